@@ -7,9 +7,6 @@ use crate::{
     child::program::program_path, platform, process::GuardStart,
 };
 
-/// The most bytes of one report.
-pub(crate) const MAX_REPORT: usize = 128 << 10;
-
 /// A template: a process that starts others by a fork ([`Supervisor::spawn_from`]), on Linux.
 ///
 /// Dropping it kills it. The processes that it has started go on; those that it has not started yet are not started. It
@@ -96,4 +93,19 @@ pub(crate) fn no_template_error(because: &str) -> SpawnError {
 fn error(what: &str) -> SpawnError {
     let help = "start the process without a template".to_owned();
     SpawnError { kind: SpawnErrorKind::Template, what: what.to_owned(), help: Some(help) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Guard;
+
+    #[tokio::test]
+    async fn without_guards_there_is_no_template_and_it_says_so() {
+        let supervisor = Supervisor::new(TeardownScope::new(&Guard::Off));
+        let error = supervisor.start_template(&ProcessSpec::new("/bin/sh", vec![], "/")).await.unwrap_err();
+        assert_eq!(error.kind, SpawnErrorKind::Template);
+        assert!(error.what.starts_with("a template needs a guard, and there is none: "), "{error}");
+        assert_eq!(error.help.unwrap(), "start the process without a template");
+    }
 }

@@ -1,5 +1,5 @@
 """A template with no more than its protocol. A server runs its first argument as Python. Short names choose a misdeed."""
-import ctypes, fcntl, json, os, platform, select, signal, socket, struct, sys
+import ctypes, fcntl, json, os, platform, select, signal, socket, struct, sys, time
 
 libc = ctypes.PyDLL(None, use_errno=True)
 CLONE = 220 if platform.machine() == "aarch64" else 56
@@ -106,6 +106,8 @@ def become_guard(files):
         os._exit(127)
     if fork["name"] == "lost":
         return
+    if fork["name"] == "stuck":
+        signal.pause()
     null = os.open("/dev/null", os.O_RDWR)
     kept = [null, null, null, control, start, ours.fileno(), *files[6:]]
     for number, file in enumerate([fcntl.fcntl(file, fcntl.F_DUPFD, 50) for file in kept]):
@@ -130,6 +132,9 @@ def answer(number, files):
             become_guard(files)
         finally:
             os._exit(127)
+    if name == "slow":  # Until the process that its second argument names has ended.
+        while os.path.exists(b"/proc/" + words_of(files[0])[5]):
+            time.sleep(0.005)
     return pid
 
 

@@ -32,7 +32,7 @@ async fn try_fork(
     template: &Template,
     kin: &Supervisor,
 ) -> Result<(Process, Pipes), SpawnError> {
-    let limit = if name == "mute" { Duration::from_millis(300) } else { LIMIT };
+    let limit = if matches!(name, "mute" | "stuck") { Duration::from_millis(300) } else { LIMIT };
     kin.spawn_from(template, &python(code), name, limit, LONG).await
 }
 
@@ -130,6 +130,15 @@ const DAEMON: &str = "import signal, time\n\
             while True: time.sleep(1)\n    \
         os._exit(0)\n\
     os.wait()\n";
+
+/// Starts a server with a daemon that has no mark; also returns the daemon's id.
+async fn with_unmarked_daemon(code: &str, template: &Template, kin: &Supervisor) -> (Process, Pipes, u32) {
+    let daemon = DAEMON.replace("while True: time.sleep(1)", "os.execve('/bin/sleep', ['sleep', '600'], {})");
+    let (process, mut pipes) = fork(&format!("{daemon}{code}"), template, kin).await;
+    let daemon: u32 = line(&mut pipes.reader).await.parse().unwrap();
+    until(|| std::fs::read(format!("/proc/{daemon}/comm")).is_ok_and(|name| name == b"sleep\n")).await;
+    (process, pipes, daemon)
+}
 
 #[toolcrib_testing::requires(python3)]
 #[tokio::test]
@@ -256,6 +265,7 @@ async fn failed_forks_are_told_and_leave_nothing() {
         ("refused", "too many threads"),
         ("why", "it does not want to"),
         ("mute", "within 300 ms"),
+        ("stuck", "within 300 ms"),
         ("lost", "has ended"),
         ("wrong", "not a fork"),
     ];
@@ -290,14 +300,8 @@ async fn a_forked_server_that_kills_its_guard_ends() {
     let template = template(&kin).await;
     let (other, mut others) = fork(ECHO, &template, &kin).await;
     for stop in [true, false] {
-        // The daemon has no mark.
-        let code = format!(
-            "{}sys.stdin.readline(); os.kill(os.getppid(), 9)\ntime.sleep(600)",
-            DAEMON.replace("while True: time.sleep(1)", "os.execve('/bin/sleep', ['sleep', '600'], {})")
-        );
-        let (process, mut pipes) = fork(&code, &template, &kin).await;
-        let daemon: u32 = line(&mut pipes.reader).await.parse().unwrap();
-        until(|| std::fs::read(format!("/proc/{daemon}/comm")).is_ok_and(|name| name == b"sleep\n")).await;
+        let code = "sys.stdin.readline(); os.kill(os.getppid(), 9)\ntime.sleep(600)";
+        let (process, pipes, daemon) = with_unmarked_daemon(code, &template, &kin).await;
         pipes.writer.write(b"go\n").await.unwrap();
         process.exit_watch().exited().await;
         if stop {
@@ -421,5 +425,49 @@ async fn forks_do_not_fail_while_guards_are_killed() {
         until(|| !is_there(daemon)).await;
     }
     assert!(templates.iter().all(|template| !template.has_ended()));
+    until_gone(&kin).await;
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_fork_that_waits_is_not_taken_for_an_orphan() {
+    let [kin, _] = ways();
+    let template = template(&kin).await;
+    let (killed, _pipes, daemon) = with_unmarked_daemon(ECHO, &template, &kin).await;
+    let mut spec = python(ECHO);
+    // The template tells of its fork once the zygote has killed the orphan.
+    spec.args.push(daemon.to_string());
+    let start = kin.spawn_from(&template, &spec, "slow", LIMIT, LONG);
+    let kill = async { signal(killed.root(), Signal::KILL) };
+    let (start, ()) = tokio::join!(start, kill);
+    let (process, mut pipes) = start.unwrap_or_else(|error| panic!("{error}"));
+    assert!(!is_there(daemon));
+    echoes(&mut pipes).await;
+    until_gone_with([process, killed], &kin).await;
+}
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_fork_that_hangs_ends_while_the_zygote_ends() {
+    let [kin, _] = ways();
+    let template = template(&kin).await;
+    let (process, mut pipes) = fork(ECHO, &template, &kin).await;
+    let spec = python(ECHO);
+    let start = async {
+        let hanging = kin.spawn_from(&template, &spec, "stuck", Duration::from_secs(3), LONG);
+        hanging.await.err().unwrap()
+    };
+    let dismiss = async {
+        // Two servers, two guards of which one hangs, template and zygote.
+        until(|| marked_by(&kin).len() == 6).await;
+        // From here on the zygote takes no requests.
+        kin.dismiss();
+        template.report().await
+    };
+    let (error, last) = tokio::join!(start, dismiss);
+    assert!(error.kind == SpawnErrorKind::Template && last.is_none(), "{error}");
+    until(|| marked_by(&kin).len() == 3).await;
+    echoes(&mut pipes).await;
+    process.stop(LONG).await;
     until_gone(&kin).await;
 }

@@ -34,11 +34,12 @@ use crate::{
     linux::confine::{ConfineError, Confinement, name_for},
     marks::MARKER,
     process::{ForkStart, GuardStart},
-    template::MAX_REPORT,
 };
 
 /// The most bytes of the short name of a process (prctl(2), `PR_SET_NAME`).
 const NAME_MAX: usize = 15;
+/// The most bytes of one report.
+const MAX_REPORT: usize = 128 << 10;
 /// Pause before an order is sent again if the socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 

@@ -59,7 +59,11 @@ const ANSWER: usize = 16;
 
 /// The templates of a zygote.
 #[derive(Default)]
-pub(super) struct Templates(Vec<Template>);
+pub(super) struct Templates {
+    running: Vec<Template>,
+    /// Forks that were told to go on and have not executed the guard's program yet.
+    released: Vec<ReleasedFork>,
+}
 
 struct Template {
     pid: Pid,
@@ -84,6 +88,30 @@ struct PendingFork {
     graces: Graces,
 }
 
+/// A fork that was told to go on. It may hang still, in what its interpreter does at a fork.
+struct ReleasedFork {
+    pid: Pid,
+    /// See [`PendingFork`].
+    control: OwnedFd,
+    /// Nobody reads from this pipe any more once the fork has closed it, just before it executes the guard's program.
+    release: OwnedFd,
+}
+
+impl ReleasedFork {
+    /// Whether it is still on its way. Kills it if the manager has given it up.
+    fn is_on_its_way(&self) -> bool {
+        if is_closed(&self.release) {
+            return false;
+        }
+        let is_given_up = is_closed(&self.control);
+        if is_given_up {
+            // Not reaped yet, so its id is not recycled.
+            let _ = kill_process(self.pid, Signal::KILL);
+        }
+        !is_given_up
+    }
+}
+
 impl Templates {
     /// Starts a template for the request `start` and reports its id.
     pub(super) fn start(&mut self, start: &[u8], mut files: Vec<OwnedFd>) {
@@ -98,7 +126,7 @@ impl Templates {
             Ok((pid, template)) => {
                 report_start(&manager, getpid(), pid, pid);
                 let sockets = Some(Sockets { manager, template });
-                self.0.push(Template { pid, sockets, pending: HashMap::new(), next: 0 });
+                self.running.push(Template { pid, sockets, pending: HashMap::new(), next: 0 });
             }
             // If the manager is gone, the error cannot be reported.
             Err(error) => drop(wire::send(&manager, &Notice::refused(&error), &[])),
@@ -107,18 +135,25 @@ impl Templates {
 
     /// The files to wait for.
     pub(super) fn files(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let sockets = self.0.iter().filter_map(|template| template.sockets.as_ref());
-        sockets
-            .flat_map(|sockets| [&sockets.manager, &sockets.template])
-            .map(|file| PollFd::new(file, PollFlags::IN))
+        let sockets = self.running.iter().filter_map(|template| template.sockets.as_ref());
+        let sockets = sockets.flat_map(|sockets| [&sockets.manager, &sockets.template]);
+        let released = self.released.iter().flat_map(|fork| [&fork.control, &fork.release]);
+        let closed = released.map(|file| PollFd::new(file, PollFlags::empty()));
+        sockets.map(|file| PollFd::new(file, PollFlags::IN)).chain(closed)
     }
 
     /// Handles what has arrived from the manager and from the templates. New guards are added to `guards`.
     pub(super) fn work(&mut self, owner: &Owner, guards: &mut HashMap<Pid, KnownGuard>) {
-        for template in &mut self.0 {
+        for template in &mut self.running {
             template.read_order(owner);
-            template.read_answer(guards);
+            self.released.extend(template.read_answer(guards));
         }
+        self.settle();
+    }
+
+    /// Handles what has become of the forks that were told to go on.
+    pub(super) fn settle(&mut self) {
+        self.released.retain(ReleasedFork::is_on_its_way);
     }
 
     /// Whether a child of the zygote is a template, or a fork of one that waits to become a guard.
@@ -126,19 +161,20 @@ impl Templates {
         // Until the zygote knows it, a fork has the session of its template, which no server has.
         let is_fork =
             |template: &Template| !template.pending.is_empty() && getsid(Some(child)) == Ok(template.pid);
-        self.0.iter().any(|template| template.pid == child || is_fork(template))
+        self.running.iter().any(|template| template.pid == child || is_fork(template))
     }
 
     /// Forgets a child that was reaped. Returns whether it was a template.
     pub(super) fn forget(&mut self, child: Pid) -> bool {
-        let before = self.0.len();
-        self.0.retain(|template| template.pid != child);
-        self.0.len() < before
+        self.released.retain(|fork| fork.pid != child);
+        let before = self.running.len();
+        self.running.retain(|template| template.pid != child);
+        self.running.len() < before
     }
 
     /// Ends all of them.
     pub(super) fn end_all(&mut self) {
-        self.0.iter_mut().for_each(Template::end);
+        self.running.iter_mut().for_each(Template::end);
     }
 }
 
@@ -177,45 +213,47 @@ impl Template {
         }
     }
 
-    /// Handles the next answer of the template, if there is one.
-    fn read_answer(&mut self, guards: &mut HashMap<Pid, KnownGuard>) {
-        let Some(sockets) = &self.sockets else { return };
+    /// Handles the next answer of the template, if there is one. Returns the fork that goes on.
+    fn read_answer(&mut self, guards: &mut HashMap<Pid, KnownGuard>) -> Option<ReleasedFork> {
         let mut answer = [0; ANSWER];
-        match wire::receive_bytes(&sockets.template, &mut answer)
-            .map(|(bytes, _)| <[u8; ANSWER]>::try_from(bytes))
-        {
-            Ok(Ok(answer)) => {
-                let (number, fork) = answer.split_at(ANSWER / 2);
-                let [number, fork] =
-                    [number, fork].map(|half| half.as_chunks().0.first().copied().unwrap_or_default());
-                self.release(u64::from_le_bytes(number), i64::from_le_bytes(fork), guards);
+        let received = wire::receive_bytes(&self.sockets.as_ref()?.template, &mut answer);
+        match received.map(|(answer, _)| answer.as_chunks()) {
+            Ok(([number, fork], [])) => {
+                self.release(u64::from_le_bytes(*number), i64::from_le_bytes(*fork), guards)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            _ => self.end(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            _ => {
+                self.end();
+                None
+            }
         }
     }
 
     /// Lets a fork go on as a guard, if the manager still wants it. Otherwise the fork ends.
-    fn release(&mut self, number: u64, fork: i64, guards: &mut HashMap<Pid, KnownGuard>) {
+    fn release(
+        &mut self,
+        number: u64,
+        fork: i64,
+        guards: &mut HashMap<Pid, KnownGuard>,
+    ) -> Option<ReleasedFork> {
         let pending = self.pending.remove(&number);
         // A negative number: it refuses, and has told the manager why.
-        let Some(fork) = i32::try_from(fork).ok().filter(|fork| *fork > 0).and_then(Pid::from_raw) else {
-            return;
-        };
-        if guards.contains_key(&fork) || !self.has_forked(fork) {
+        let pid = i32::try_from(fork).ok().filter(|fork| *fork > 0).and_then(Pid::from_raw)?;
+        if guards.contains_key(&pid) || !self.has_forked(pid) {
             let error =
                 io::Error::other("the template has named a process that is not a fork of it, or has ended");
-            let _ = pending.map(|pending| wire::send(&pending.control, &Notice::refused(&error), &[]));
-            return;
+            let _ = wire::send(pending?.control, &Notice::refused(&error), &[]);
+            return None;
         }
-        match pending.filter(|pending| !is_closed(&pending.control)) {
-            Some(pending) => {
-                guards.insert(fork, KnownGuard::Forked(pending.graces));
-                // If this fails the fork has ended, and is reaped soon.
-                let _ = rustix::io::write(&pending.release, &[1]);
-            }
-            None => drop(kill_process(fork, Signal::KILL)),
-        }
+        let Some(PendingFork { control, release, graces }) = pending.filter(|fork| !is_closed(&fork.control))
+        else {
+            let _ = kill_process(pid, Signal::KILL);
+            return None;
+        };
+        guards.insert(pid, KnownGuard::Forked(graces));
+        // If this fails the fork has ended, and is reaped soon.
+        let _ = rustix::io::write(&release, &[1]);
+        Some(ReleasedFork { pid, control, release })
     }
 
     /// Whether a process is a child of the zygote that was not reaped and has the session of this template.

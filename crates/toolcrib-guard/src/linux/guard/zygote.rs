@@ -292,11 +292,13 @@ impl Zygote {
             let mut files = vec![PollFd::new(&self.signals, PollFlags::IN)];
             let owner = self.owner.handle.as_ref().filter(|_| self.shutdown.is_none());
             files.extend(owner.map(|owner| PollFd::new(owner, PollFlags::IN)));
+            files.extend(self.templates.files());
             if poll(&mut files, self.next_timeout().as_ref()).is_err() {
                 // A server can forbid poll(2) by RLIMIT_NOFILE.
                 std::thread::sleep(POLL_PAUSE);
             }
             while let Ok(Some(_)) = self.signals.read_signal() {}
+            self.templates.settle();
             self.kill_orphans_when_due();
         }
     }
