@@ -52,7 +52,7 @@ pub use self::{
     spawn::Spawned,
     wire::{
         CallAnswer, CallRequest, DaemonStatus, Greeting, Handover, LogLine, LogStream, ServerRow,
-        ServerTools, ServersSummary, ToolRow,
+        ServerTools, ServersSummary, TemplateRow, ToolRow,
     },
 };
 

@@ -25,11 +25,13 @@ mod machine;
 mod orphans;
 #[cfg(feature = "nats")]
 mod store;
+mod templates;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 #[cfg(feature = "nats")]
 pub use self::store::store;
+use self::templates::TemplateForecasts;
 pub use self::{machine::machine, orphans::orphans};
 use crate::{
     config::{Config, Endpoint, LlmConfig, Order, ServerEntry, StdioConfig},
@@ -110,7 +112,11 @@ pub fn configuration(config: &Config) -> Vec<Finding> {
     let text = format!("{file} parses, {}", counted(config.servers.len(), "server"));
     let scope = TeardownScope::new(&config.guard);
     let mut findings = vec![Finding::ok("config", text)];
-    findings.extend(config.servers.iter().map(|(name, entry)| configured(config, name, entry, &scope)));
+    let templates = TemplateForecasts::new(config, &scope);
+    for (name, entry) in &config.servers {
+        findings.push(configured(config, name, entry, &scope));
+        findings.extend(templates.of(name, entry));
+    }
     match &config.llm {
         None => {}
         Some(Ok(llm)) => model(&mut findings, llm),
@@ -132,8 +138,12 @@ pub fn started(report: &StartReport) -> Vec<Finding> {
             Err(error) => findings.push(Finding::fail(name, error.clone())),
             Ok(ready) => {
                 let phases = ready.phases;
+                let template = match phases.template {
+                    Duration::ZERO => String::new(),
+                    waited => format!("template {}, ", seconds(waited)),
+                };
                 let text = format!(
-                    "{}, protocol {}, ready in {} (spawn {}, first byte {}, handshake {}, list {})",
+                    "{}, protocol {}, ready in {} ({template}spawn {}, first byte {}, handshake {}, list {})",
                     counted(ready.tools, "tool"),
                     ready.era,
                     seconds(phases.total()),
@@ -143,6 +153,12 @@ pub fn started(report: &StartReport) -> Vec<Finding> {
                     seconds(phases.list)
                 );
                 findings.push(Finding::ok(name, text));
+                if ready.is_forked {
+                    findings.push(Finding::ok(name, "was forked from a template"));
+                }
+                if let Some(why) = &ready.not_forked {
+                    findings.push(Finding::ok(name, format!("was not forked from a template: {why}")));
+                }
                 findings.extend(ready.oddities.iter().map(|oddity| {
                     Finding::warn(name, oddity.clone()).help("toolcrib tolerates it; other clients may not")
                 }));

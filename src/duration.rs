@@ -20,6 +20,12 @@ pub(crate) fn rounded(duration: Duration) -> Duration {
     Duration::new(seconds, rest)
 }
 
+/// Whether a time in nanoseconds is none, for `#[serde(skip_serializing_if)]`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+pub(crate) fn is_zero(nanos: &u64) -> bool {
+    *nanos == 0
+}
+
 /// Whole nanoseconds, as far as they can be counted.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -18,6 +18,7 @@ mod observe;
 mod package;
 mod record;
 mod runner;
+pub(crate) mod template;
 
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::record::fuzz as fuzz_record;
@@ -119,8 +120,20 @@ impl Launcher {
         let runner = replaceable_runner(spec)?;
         let store = self.store.clone()?;
         let key = record::key(spec, program);
-        let known = store.load(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
+        let known =
+            store.load::<Record>(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
         Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), store, key, known })
+    }
+
+    /// `configured` as it is started if nothing prevents that: with its caches, and without its runner. Looks at files. `None`: only
+    /// the runner knows.
+    pub(crate) fn resolved(&self, configured: &StdioConfig) -> Option<StdioConfig> {
+        let cached = self.with_caches(configured).unwrap_or_else(|| configured.clone());
+        if !self.concerns(&cached) {
+            return Some(cached);
+        }
+        let program = find_program(&cached).ok()?;
+        self.plan(&cached, &program)?.direct(&cached)
     }
 
     /// The installed package that `spec` starts. What a runner has started is seen below its process and by its pipe,

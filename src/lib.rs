@@ -92,6 +92,7 @@ compile_error!("toolcrib owns processes through Unix process groups: other syste
 
 #[cfg(feature = "agents")]
 mod agent;
+mod background;
 pub mod blocking;
 mod bounded;
 #[cfg(feature = "builtin")]

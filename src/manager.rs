@@ -28,7 +28,6 @@
 //! ```
 
 mod apply;
-mod background;
 mod config_warnings;
 mod loan;
 #[cfg(all(feature = "builtin", feature = "agents"))]
@@ -56,7 +55,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::loan::Lender;
 #[cfg(feature = "serve")]
 pub(crate) use self::running::toolboxes;
-use self::{apply::StartContext, background::Background, loan::LoanState};
+use self::{apply::StartContext, loan::LoanState};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
     config_warnings::ConfigWarnings,
@@ -65,13 +64,15 @@ pub use self::{
     toolbox::Toolbox,
     warm::Warmed,
 };
+pub use crate::launch::template::{TemplateState, TemplateStatus};
 #[cfg(feature = "http")]
 use crate::oauth::Authorizations;
 use crate::{
+    background::Background,
     catalog::{CatalogCache, LockFile, ToolCatalog},
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
-    launch::{Launcher, Package},
+    launch::{Launcher, Package, template::Templates},
     process::{ProcessUsage, Supervisor, TeardownScope, reap_leftovers, usage_of_groups, usage_of_trees},
     session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, WireListener},
     start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
@@ -88,6 +89,7 @@ pub struct Manager {
     lending: Arc<LoanState>,
     report: StartReport,
     supervisor: Supervisor,
+    templates: Templates,
     observe: Observer,
     listeners: Listeners,
     /// Starts what is parked and wanted beforehand.
@@ -135,6 +137,8 @@ impl Manager {
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         let lock = config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
         let launcher = Launcher::new(config.cache_folder.as_deref());
+        let templates =
+            Templates::new(supervisor.clone(), config.cache_folder.as_deref(), config.secrets.clone());
         let follow_stderr = follow_stderr || config.follow_stderr;
         let connect_context = ConnectContext {
             supervisor: supervisor.clone(),
@@ -151,6 +155,7 @@ impl Manager {
             #[cfg(feature = "builtin")]
             extractor,
             launcher,
+            templates: templates.clone(),
             client,
             task,
         };
@@ -171,6 +176,7 @@ impl Manager {
             lending: LoanState::new(),
             report: StartReport::default(),
             supervisor,
+            templates,
             observe,
             listeners,
             background_starter: Mutex::default(),
@@ -249,6 +255,11 @@ impl Manager {
         }
     }
 
+    /// What Python servers are forked from, at this moment; those that have ended included.
+    pub fn templates(&self) -> Vec<TemplateStatus> {
+        self.templates.status()
+    }
+
     /// CPU time and memory of the servers' process groups so far. Zero where there is no `/proc`.
     pub fn usage(&self) -> ProcessUsage {
         usage_of_groups(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
@@ -311,7 +322,7 @@ impl Manager {
     pub async fn shutdown(self) -> StopReport {
         let began = Instant::now();
         *self.background_starter.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let servers = self.close_all().await;
+        let (servers, ()) = futures_util::future::join(self.close_all(), self.templates.end()).await;
         self.leftovers.clone().await;
         self.supervisor.end().await;
         let survivors = stop::survivors(self.supervisor.mark()).await;
@@ -326,6 +337,7 @@ impl Drop for Manager {
         for handle in self.toolbox.handles().iter() {
             handle.kill();
         }
+        self.templates.close();
         self.supervisor.dismiss();
     }
 }

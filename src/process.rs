@@ -17,10 +17,10 @@
 //! }
 //! ```
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 pub(crate) use toolcrib_guard::{
-    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, describe,
+    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, Template, describe,
     inspect::{
         Activity, ENVIRONMENT_MAX, activity, beginning, cpu_time, own_memory, usage_of_descendants,
         usage_of_groups, usage_of_trees,
@@ -51,6 +51,31 @@ pub(crate) async fn spawn(
     let mut spec = spec(config);
     spec.redact = Arc::new(secrets.clone());
     supervisor.spawn(&spec, grace).await.map_err(|error| explained(error, config))
+}
+
+/// Starts a template, which servers are forked from. `secrets` are hidden in what it writes to its standard error.
+pub(crate) async fn start_template(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    secrets: &Secrets,
+) -> Result<Template, SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.start_template(&spec).await.map_err(|error| explained(error, config))
+}
+
+/// As [`spawn`], but forks the server from `template` within `limit`, with `name` in lists of processes. `config` has the command
+/// line that an ordinary start would show.
+pub(crate) async fn fork(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    (template, name, limit): (&Template, &str, Duration),
+    grace: StopGrace,
+    secrets: &Secrets,
+) -> Result<(Process, Pipes), SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.spawn_from(template, &spec, name, limit, grace).await.map_err(|error| explained(error, config))
 }
 
 /// The path of the program: as given if it has a folder, else the first match in the server's own `PATH`.

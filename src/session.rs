@@ -50,7 +50,11 @@ pub use self::{
 };
 pub(crate) use self::{
     call_options::CallTerms,
-    connect::{ConnectContext, OnProcess, ServerHello, SpawnedProcess, handshake::Era},
+    connect::{
+        ConnectContext, OnProcess, ServerHello, SpawnedProcess,
+        handshake::Era,
+        templating::{StartHints, StartTurn, expect, forecast},
+    },
     event::{SessionEvent, SessionObserver},
     forward::{Forwarded, ForwardedAnswer, ForwardedRequest, ForwardedTool},
     remote::RemoteClients,
@@ -133,6 +137,10 @@ pub(crate) struct FirstStartInfo {
     pub(crate) software: Option<Arc<ServerSoftware>>,
     pub(crate) changes: Option<Arc<ToolChanges>>,
     pub(crate) launch: Option<LaunchReport>,
+    /// Its process was forked from a template.
+    pub(crate) is_forked: bool,
+    /// Why not, if it could have been.
+    pub(crate) not_forked: Option<String>,
     /// It was not asked by `server/discover`, or did not answer.
     pub(crate) mute: bool,
 }
@@ -143,6 +151,7 @@ pub(crate) struct FirstStart<'a> {
     pub(crate) limit: Duration,
     /// `server/discover` is not asked: it is known that no answer would come.
     pub(crate) mute: bool,
+    pub(crate) hints: StartHints<'a>,
     pub(crate) on_process: OnProcess<'a>,
 }
 
@@ -186,6 +195,8 @@ impl FirstStartInfo {
             software: connection.software.clone(),
             changes: connection.changes.clone(),
             launch: connection.launch.clone(),
+            is_forked: connection.is_forked,
+            not_forked: connection.not_forked.clone(),
             mute: connection.mute,
         }
     }
@@ -204,7 +215,7 @@ impl Session {
         let known = first.mute.then_some(Era::Legacy);
         // The limit is that of this start alone: a restart has nothing to install.
         let limited = ServerConfig { startup_timeout: first.limit, ..config.clone() };
-        let connection = connect(&limited, &connect_context, known, first.on_process)
+        let connection = connect(&limited, &connect_context, known, first.on_process, first.hints)
             .await
             .map_err(|failure| failure.named(config.name.clone()))?;
         let started = FirstStartInfo::of(&connection);

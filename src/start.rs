@@ -40,14 +40,14 @@ use self::{
     history::History,
     install::{Install, Installs},
     plan::Plan,
-    turns::{Turn, Turns},
+    turns::{HeldTurn, Turn, Turns},
 };
 pub use crate::launch::{Freshness, LaunchReport, Runner};
 use crate::{
     catalog::{Fingerprint, Remembered, ServerSoftware, ToolChanges},
     config::{Lifecycle, ServerConfig, ServerEntry, StartJobs},
     error::Error,
-    session::{ConnectContext, FirstStart, FirstStartInfo, Phases, Session, SpawnedProcess},
+    session::{ConnectContext, FirstStart, FirstStartInfo, Phases, Session, SpawnedProcess, StartHints},
     tool::ServerName,
     trace,
 };
@@ -129,6 +129,12 @@ pub struct ReadyServer {
     pub changes: Option<Arc<ToolChanges>>,
     /// How it was started, if its command is a package runner.
     pub launch: Option<LaunchReport>,
+    /// Whether it was forked from a process that had imported its packages, in place of a start of its interpreter.
+    #[serde(default, rename = "forked")]
+    pub is_forked: bool,
+    /// Why it was not, if it is a Python server that can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_forked: Option<String>,
     /// When its tools were listed, if it was not started: it is parked until one of them is called.
     #[serde(with = "crate::task::date")]
     pub parked: Option<SystemTime>,
@@ -136,10 +142,33 @@ pub struct ReadyServer {
 
 impl ReadyServer {
     fn of(started: FirstStartInfo, queue: Duration) -> Self {
-        let FirstStartInfo { pid, version, phases, tools, oddities, software, changes, launch, mute: _ } =
-            started;
+        let FirstStartInfo {
+            pid,
+            version,
+            phases,
+            tools,
+            oddities,
+            software,
+            changes,
+            launch,
+            is_forked,
+            not_forked,
+            mute: _,
+        } = started;
         let phases = Phases { queue, ..phases };
-        Self { pid, era: version, tools, phases, oddities, software, changes, launch, parked: None }
+        Self {
+            pid,
+            era: version,
+            tools,
+            phases,
+            oddities,
+            software,
+            changes,
+            launch,
+            is_forked,
+            not_forked,
+            parked: None,
+        }
     }
 
     fn parked(known: &Remembered) -> Self {
@@ -152,6 +181,8 @@ impl ReadyServer {
             software: known.software.clone().map(Arc::new),
             changes: None,
             launch: None,
+            is_forked: false,
+            not_forked: None,
             parked: Some(known.listed),
         }
     }
@@ -200,8 +231,9 @@ impl Starter {
     pub(crate) async fn in_turn<T>(&self, config: &ServerConfig, work: impl Future<Output = T>) -> T {
         let plan = Plan::new(config, &self.history);
         let turn = self.slot(&config.name, &plan, &mut Vec::new()).await;
+        let turn = HeldTurn::new(&self.turns, plan.expected, turn);
         // Its process is not looked at: it is taken for one that cannot be seen.
-        share(turn, None, &StartedProcess::default(), work).await
+        share(&turn, None, &StartedProcess::default(), work).await
     }
 
     /// Leaves one server for later, if it may be and its tools are known from an earlier start.
@@ -325,11 +357,13 @@ impl Starter {
             Some(_) => config.startup_timeout.max(config.install_timeout),
             None => config.startup_timeout,
         };
+        let turn = HeldTurn::new(&self.turns, plan.expected, turn);
         let seen = StartedProcess::default();
         let on_process = |booting: SpawnedProcess| seen.0.send_replace(Some(booting)).map_or((), drop);
-        let first = FirstStart { limit, mute: plan.mute, on_process: &on_process };
+        let hints = StartHints { takes: plan.expected, at_once: self.turns.at_once(), turn: Some(&turn) };
+        let first = FirstStart { limit, mute: plan.mute, hints, on_process: &on_process };
         let starting = Box::pin(Session::start(config, self.connect_context.clone(), first));
-        share(turn, install, &seen, starting).await
+        share(&turn, install, &seen, starting).await
     }
 
     /// A package, for people: what runs it may hold a secret, say in an address.
@@ -344,17 +378,13 @@ struct StartedProcess(watch::Sender<Option<SpawnedProcess>>);
 
 /// Does `work`, a start, and ends its turn and its right to install as soon as others may go on beside it.
 async fn share<T>(
-    turn: Option<Turn>,
+    turn: &HeldTurn,
     install: Option<Install>,
     seen: &StartedProcess,
     work: impl Future<Output = T>,
 ) -> T {
     let sharing = async {
-        let turn = async {
-            if let Some(turn) = turn {
-                turn.end_when_idle(seen.0.subscribe()).await;
-            }
-        };
+        let turn = turn.end_when_idle(seen.0.subscribe());
         let install = async {
             if let Some(install) = install {
                 install.until_first_byte(seen.0.subscribe()).await;

@@ -158,6 +158,22 @@ pub(crate) fn server_start(server: &str, reason: &'static str) -> Action {
     ))
 }
 
+/// A template of Python servers is started. `interpreter` has its flags behind it.
+pub(crate) fn template_start(interpreter: &dyn Display) -> Action {
+    Action::new(debug_span!(
+        target: TARGET,
+        "template.start",
+        otel.name = %format_args!("template.start {interpreter}"),
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        toolcrib.template = %interpreter,
+        process.pid = Empty,
+        toolcrib.modules = Empty,
+        toolcrib.why = Empty,
+        "error.type" = Empty,
+    ))
+}
+
 /// A server is stopped.
 pub(crate) fn server_stop(server: &str) -> Action {
     Action::new(debug_span!(
@@ -296,6 +312,16 @@ pub(crate) async fn pause(reason: &'static str, time: Duration) {
 /// A phase of the start that the current span is of has ended: `queue`, `spawn`, `first_byte`, `handshake` or `list`.
 pub(crate) fn phase(phase: &'static str, took: Duration) {
     debug!(target: TARGET, { "toolcrib.phase" = phase, elapsed_ms = millis(took) }, "phase ended");
+}
+
+/// The server that is being started was forked from a template.
+pub(crate) fn forked() {
+    debug!(target: TARGET, "forked");
+}
+
+/// It could have been, and starts the ordinary way.
+pub(crate) fn not_forked(why: &'static str) {
+    debug!(target: TARGET, { "toolcrib.why" = why }, "not forked");
 }
 
 /// The agent that the current span is of decided something.

@@ -67,6 +67,7 @@ impl MetricsLayer {
                     metrics.add("toolcrib_server_restarts_total", &[&fields.server, &fields.reason], 1.0);
                 }
             }
+            "template.start" => metrics.add("toolcrib_template_starts_total", &[outcome], 1.0),
             "invoke_agent" if fields.is_task => {
                 let outcome = if fields.outcome.is_empty() { "cancelled" } else { &fields.outcome };
                 metrics.add("toolcrib_tasks_total", &[outcome], 1.0);
@@ -110,6 +111,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for MetricsLayer {
         {
             let family = "toolcrib_server_start_phase_seconds";
             self.0.observe(family, &[&start.server, phase], end.elapsed_ms / 1e3);
+        }
+        if let Some(fork) = &end.fork
+            && let Some(span) = context.event_span(event)
+            && let Some(start) = span.extensions().get::<Fields>()
+        {
+            match fork {
+                Fork::Done => self.0.add("toolcrib_server_forks_total", &[&start.server], 1.0),
+                Fork::Not => self.0.add("toolcrib_server_not_forked_total", &[&start.server, &end.why], 1.0),
+            }
         }
         if let Some(wait_ms) = end.wait_ms.filter(|_| end.stays_down) {
             self.0.observe("toolcrib_reconnect_wait_seconds", &[&end.server], wait_ms / 1e3);
@@ -176,7 +186,13 @@ impl Visit for Fields {
     }
 }
 
-/// The event at the end of an action, or of a phase of it; or that of a server that stays down for a while.
+/// What became of a start that could be a fork.
+enum Fork {
+    Done,
+    Not,
+}
+
+/// The event at the end of an action, or of a phase of it; that of a fork; or that of a server that stays down for a while.
 #[derive(Default)]
 struct End {
     is_end: bool,
@@ -185,6 +201,9 @@ struct End {
     wait_ms: Option<f64>,
     elapsed_ms: f64,
     error: Option<String>,
+    fork: Option<Fork>,
+    /// Why it was not forked.
+    why: String,
     /// The phase of a start that has ended; the start itself goes on.
     phase: Option<String>,
 }
@@ -194,6 +213,7 @@ impl Visit for End {
         match field.name() {
             "toolcrib.phase" => self.phase = Some(value.to_owned()),
             "toolcrib.server" => value.clone_into(&mut self.server),
+            "toolcrib.why" => value.clone_into(&mut self.why),
             _ => self.record_debug(field, &format_args!("{value}")),
         }
     }
@@ -204,6 +224,11 @@ impl Visit for End {
                 let message = format!("{value:?}");
                 self.is_end = matches!(&*message, "ended" | "failed");
                 self.stays_down = message == "stays down";
+                self.fork = match &*message {
+                    "forked" => Some(Fork::Done),
+                    "not forked" => Some(Fork::Not),
+                    _ => None,
+                };
             }
             "error.type" => self.error = Some(format!("{value:?}")),
             _ => {}

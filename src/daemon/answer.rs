@@ -20,6 +20,7 @@ use super::{
     tools::last_start,
     wire::{
         CallAnswer, CallRequest, DaemonReply, DaemonStatus, Request, ServerRow, ServerTools, ServersSummary,
+        TemplateRow,
     },
 };
 use crate::{
@@ -27,7 +28,8 @@ use crate::{
     config::{Scope, Secrets},
     error::{Error, ErrorCode, RemoteError, Result},
     gateway::Gateway,
-    process::{ProcessUsage, own_memory, usage_of_descendants},
+    manager::{TemplateState, TemplateStatus},
+    process::{ProcessUsage, own_memory, usage_of_descendants, usage_of_trees},
     session::CallOptions,
     session::{ServerState, ServerStatus},
     start::ServerEvent,
@@ -123,12 +125,24 @@ impl DaemonState {
 
     fn status(&self) -> DaemonStatus {
         let usage = self.servers.manager().usage_by_server();
+        let templates = self.servers.manager().templates().into_iter();
+        let templates: Vec<TemplateStatus> =
+            templates.filter(|template| template.state != TemplateState::None).collect();
+        let of_templates = match templates.iter().filter_map(|template| template.pid).collect::<Vec<_>>() {
+            none if none.is_empty() => HashMap::new(),
+            pids => usage_of_trees(&pids),
+        };
+        let templates = templates.into_iter().map(|status| {
+            let usage = status.pid.and_then(|pid| of_templates.get(&pid)).copied();
+            TemplateRow { status, usage: usage.filter(|usage| *usage != ProcessUsage::default()) }
+        });
         let servers = self.statuses().into_iter().map(|status| {
             let usage = status.pid.and_then(|pid| usage.get(&pid)).copied();
             ServerRow { status, usage: usage.filter(|usage| *usage != ProcessUsage::default()) }
         });
         DaemonStatus {
             servers: servers.collect(),
+            templates: templates.collect(),
             total: usage_of_descendants(),
             uptime: self.since.elapsed(),
             idle: *self.idle.lock().unwrap_or_else(PoisonError::into_inner),

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use crate::{
     catalog::shown_tokens,
     error::Error,
+    manager::TemplateStatus,
     process::ProcessUsage,
     session::{ServerState, ServerStatus},
     start::{ServerEvent, StopReport},
@@ -198,6 +199,9 @@ pub struct DaemonStatus {
     /// All processes of the servers, those that are being started, wait as spares or are lent included.
     #[serde(default)]
     pub total: ProcessUsage,
+    /// What Python servers are forked from. Those that have ended are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub templates: Vec<TemplateRow>,
     /// How long the daemon has been there.
     #[serde(rename = "uptime_ms", with = "crate::task::millis::plain")]
     pub uptime: Duration,
@@ -216,6 +220,16 @@ pub struct DaemonStatus {
 pub struct ServerRow {
     /// How it is.
     pub status: ServerStatus,
+    /// What it uses; `None` without a process.
+    pub usage: Option<ProcessUsage>,
+}
+
+/// One template at one moment, with what its process uses.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TemplateRow {
+    /// How it is.
+    pub status: TemplateStatus,
     /// What it uses; `None` without a process.
     pub usage: Option<ProcessUsage>,
 }

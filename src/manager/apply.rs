@@ -8,12 +8,13 @@ use super::{
     Manager,
     pool::Pool,
     server_handle::{ServerHandle, ServerPresence},
+    starts_a_process,
 };
 use crate::{
     catalog::LockFile,
     config::{Config, Endpoint, HttpConfig, Scope, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
-    session::{ConnectContext, RemoteClients, Session},
+    session::{self, ConnectContext, RemoteClients, Session},
     start::{Observer, ServerEvent, ServerStart, Starter},
     tool::ServerName,
 };
@@ -91,6 +92,7 @@ impl StartContext {
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         self.connect_context.lock =
             config.lock_file.as_deref().map(LockFile::read_to_check).transpose()?.map(Arc::new);
+        self.connect_context.templates.learn(&config.secrets);
         self.connect_context.secrets = self.connect_context.secrets.and(&config.secrets);
         Ok(changed)
     }
@@ -182,6 +184,11 @@ impl Manager {
         report.removed = names.filter(|name| !config.servers.contains_key(name)).collect();
         self.toolbox.set_handles(handles);
 
+        let begun =
+            steps.iter().filter(|(_, _, step)| matches!(step, ServerChange::Start | ServerChange::Renew(..)));
+        let begun = begun.map(|(_, entry, _)| *entry).filter(|entry| starts_a_process(entry));
+        let begun: Vec<&ServerConfig> = begun.filter_map(|entry| entry.server.as_ref().ok()).collect();
+        session::expect(begun.into_iter(), &start_context.connect_context).await;
         let starter = start_context.starter(config.start_jobs, &self.observe);
         let removing = self.remove(&gone).shared();
         let working = steps.into_iter().map(|(handle, entry, step)| {

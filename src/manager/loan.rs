@@ -8,12 +8,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Manager,
-    background::Background,
     pool::{Pool, PooledInstance},
     server_handle::ServerHandle,
     toolbox::Toolbox,
 };
 use crate::{
+    background::Background,
     config::{Scope, TaskValues},
     session::ClientSide,
     start::ServerStop,

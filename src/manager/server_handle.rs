@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::cancel::CancellationToken;
 use tokio::sync::watch;
 
-use super::{background::Background, pool::Pool};
+use super::pool::Pool;
 use crate::{
+    background::Background,
     config::{Scope, ServerConfig, ServerEntry},
     error::{Error, Result},
     session::{ServerState, ServerStatus, Session},

@@ -104,10 +104,22 @@ const FAMILIES: &[Family] = &[
         "Waits of servers that are down, before the next attempt to start or reach them.",
     ),
     (
+        "toolcrib_server_forks_total",
+        Kind::Counter,
+        &["server"],
+        "Starts of a server as a fork of a template.",
+    ),
+    (
         "toolcrib_server_instances",
         Kind::Gauge,
         &["server", "use"],
         "Instances of a server that is not shared: lent, or spare.",
+    ),
+    (
+        "toolcrib_server_not_forked_total",
+        Kind::Counter,
+        &["server", "why"],
+        "Ordinary starts of a Python server that could have been forked from a template.",
     ),
     ("toolcrib_server_processes", Kind::Gauge, &["server"], "Processes of a server."),
     (
@@ -121,7 +133,7 @@ const FAMILIES: &[Family] = &[
         "toolcrib_server_start_phase_seconds",
         Kind::Summary,
         &["server", "phase"],
-        "Phases of starts: queue, spawn, first_byte, handshake, list.",
+        "Phases of starts: queue, template, spawn, first_byte, handshake, list.",
     ),
     ("toolcrib_server_start_seconds", Kind::Histogram, &["server"], "Time of starts that succeeded."),
     (
@@ -134,6 +146,7 @@ const FAMILIES: &[Family] = &[
     ("toolcrib_server_up", Kind::Gauge, &["server"], "1 if a server serves calls, as a parked one does."),
     ("toolcrib_tasks_in_flight", Kind::Gauge, &[], "Tasks under way."),
     ("toolcrib_tasks_total", Kind::Counter, &["outcome"], "Tasks that ended."),
+    ("toolcrib_template_starts_total", Kind::Counter, &["outcome"], "Starts of templates that ended."),
     (
         "toolcrib_tool_call_seconds",
         Kind::Histogram,

@@ -198,12 +198,18 @@ fn server(server: &RunServer) -> Value {
     let mut document = match &server.start {
         RunServerStart::Unknown => json!({"state": "unknown"}),
         RunServerStart::Parked { tools } => json!({"state": "parked", "tools": tools}),
-        RunServerStart::Ready { took_ms, tools, era, phases, .. } => json!({
-            "state": "ready", "tools": tools, "era": era, "ms": round(*took_ms),
-            "phases_ms": {"queue": round(millis(phases.queue)), "spawn": round(millis(phases.spawn)),
-                "first_byte": round(millis(phases.first_byte)), "handshake": round(millis(phases.handshake)),
-                "list": round(millis(phases.list))},
-        }),
+        RunServerStart::Ready { took_ms, tools, era, phases, .. } => {
+            let mut row = json!({
+                "state": "ready", "tools": tools, "era": era, "ms": round(*took_ms),
+                "phases_ms": {"queue": round(millis(phases.queue)), "spawn": round(millis(phases.spawn)),
+                    "first_byte": round(millis(phases.first_byte)), "handshake": round(millis(phases.handshake)),
+                    "list": round(millis(phases.list))},
+            });
+            if phases.template > 0 {
+                row["phases_ms"]["template"] = round(millis(phases.template)).into();
+            }
+            row
+        }
         RunServerStart::Failed { took_ms, error, .. } => {
             json!({"state": "failed", "ms": round(*took_ms), "error": error})
         }

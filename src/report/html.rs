@@ -290,6 +290,7 @@ fn starts(run: &RunFolder) -> String {
                 let of = std::time::Duration::from_nanos;
                 let phases_ms = Phases {
                     queue: of(phases.queue),
+                    template: of(phases.template),
                     spawn: of(phases.spawn),
                     first_byte: of(phases.first_byte),
                     handshake: of(phases.handshake),
@@ -314,7 +315,7 @@ fn starts(run: &RunFolder) -> String {
     let picture = Picture { wall_ms, last, servers: bars.collect() };
     let mut html = format!(
         "<h2>Start of the servers</h2>\n{}<figure>{}</figure>\n",
-        legend(),
+        legend(picture.has_templates()),
         svg(&picture, "start of the servers")
     );
     if !failed.is_empty() {

@@ -283,6 +283,8 @@ pub struct CallEnded {
 #[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
 pub struct PhasesNs {
     pub queue: u64,
+    #[serde(default, skip_serializing_if = "crate::duration::is_zero")]
+    pub template: u64,
     pub spawn: u64,
     pub first_byte: u64,
     pub handshake: u64,

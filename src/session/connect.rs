@@ -6,7 +6,9 @@ mod builtin_server;
 pub(super) mod failure;
 pub(super) mod handshake;
 pub(super) mod launching;
+mod phases;
 pub(super) mod sandbox_help;
+pub(super) mod templating;
 pub(super) mod tool_list;
 
 use std::{
@@ -16,14 +18,16 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use rmcp::model::ServerPeerInfo;
-use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, time::timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+pub use self::phases::Phases;
 use self::{
     accept_tools::{AcceptedTools, ToolListCheck},
     failure::{Cause, Failure},
     handshake::{Agreement, Era, Refusal, negotiate},
+    phases::PhaseClock,
+    templating::{Spawning, StartHints},
     tool_list::{ToolList, all_tools, follow, listing},
 };
 use super::{
@@ -46,10 +50,9 @@ use crate::{
     config::{Endpoint, Secrets, ServerConfig, TaskValues},
     error::Phase,
     json_rpc::RawObject,
-    launch::{LaunchReport, Launcher},
+    launch::{LaunchReport, Launcher, template::Templates},
     process::{self, ExitWatch, Process, Supervisor},
     tool::ServerName,
-    trace,
 };
 
 /// What all connections of one manager share.
@@ -81,6 +84,8 @@ pub(crate) struct ConnectContext {
     pub(crate) extractor: Option<Arc<dyn PageExtractor>>,
     /// Knows what package runners start.
     pub(crate) launcher: Launcher,
+    /// What Python servers are forked from.
+    pub(crate) templates: Templates,
     /// Who we are towards the servers.
     pub(crate) client: ClientSide,
     /// What the variables of a task stand for. `None`: servers that have some cannot be started.
@@ -114,33 +119,6 @@ impl ConnectContext {
 /// What a server says of itself: the result of `initialize` or of `server/discover`, as it was written.
 pub(crate) type ServerHello = Arc<RawObject>;
 
-/// The time each phase of a start took, in documents in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Phases {
-    /// Waiting for a start slot.
-    #[serde(with = "crate::task::millis::plain")]
-    pub queue: Duration,
-    /// Creating the process or connection.
-    #[serde(with = "crate::task::millis::plain")]
-    pub spawn: Duration,
-    /// From then until the first byte of an answer: the server's own boot.
-    #[serde(with = "crate::task::millis::plain")]
-    pub first_byte: Duration,
-    /// From then until both agreed on the protocol.
-    #[serde(with = "crate::task::millis::plain")]
-    pub handshake: Duration,
-    /// Reading all pages of the tool list.
-    #[serde(with = "crate::task::millis::plain")]
-    pub list: Duration,
-}
-
-impl Phases {
-    /// All phases together.
-    pub fn total(&self) -> Duration {
-        self.queue + self.spawn + self.first_byte + self.handshake + self.list
-    }
-}
-
 /// A live connection. Dropping it kills its process.
 pub(super) struct Connection {
     pub(super) link: TransportOwner,
@@ -164,6 +142,10 @@ pub(super) struct Connection {
     pub(super) since: Instant,
     /// Of a server behind a package runner.
     pub(super) launch: Option<LaunchReport>,
+    /// Its process was forked from a template.
+    pub(super) is_forked: bool,
+    /// Why not, if it could have been.
+    pub(super) not_forked: Option<String>,
     /// What runs beside it: the in-memory server if it is one, the look for stalls, and what keeps the tool list up to
     /// date.
     _tasks: Vec<AbortOnDropHandle<()>>,
@@ -229,21 +211,43 @@ async fn connect_as_configured(
     list_check: &ToolListCheck,
     known: Option<Era>,
     on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
 ) -> Result<Connection, Failure> {
     let of_task = connect_context.of_task(config)?;
-    let config = of_task.as_deref().unwrap_or(config);
+    let (configured, config) = (config, of_task.as_deref().unwrap_or(config));
     let known = known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy));
+    if let Some(planned) = templating::plan(config, configured, connect_context, hints).await {
+        let connecting =
+            templating::connect(config, connect_context, list_check, known, on_process, planned, hints.turn);
+        // Its future is large, and most servers have no template.
+        let connecting: BoxFuture<'_, _> = Box::pin(connecting);
+        return connecting.await;
+    }
     let deadline = Instant::now() + config.startup_timeout;
-    match attempt(config, connect_context, list_check, known, deadline, on_process).await {
+    in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await
+}
+
+/// Connects to `config` until `deadline`, in whichever era it answers.
+async fn in_its_era(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    deadline: Instant,
+    on_process: OnProcess<'_>,
+    spawning: Option<&Spawning<'_>>,
+) -> Result<Connection, Failure> {
+    match attempt(config, connect_context, list_check, known, deadline, on_process, spawning).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "the server ended at `server/discover`: it is started again with `initialize`");
-            attempt(config, connect_context, list_check, Some(Era::Legacy), deadline, on_process).await
+            attempt(config, connect_context, list_check, Some(Era::Legacy), deadline, on_process, spawning)
+                .await
         }
         // What it spoke once it may speak no more.
         Err(failure) if known.is_some() && failure.is_misunderstanding() => {
             tracing::info!(server = %config.name, "speaks another revision than before");
-            attempt(config, connect_context, list_check, None, deadline, on_process).await
+            attempt(config, connect_context, list_check, None, deadline, on_process, spawning).await
         }
         outcome => outcome,
     }
@@ -256,6 +260,7 @@ async fn attempt(
     known: Option<Era>,
     deadline: Instant,
     on_process: OnProcess<'_>,
+    spawning: Option<&Spawning<'_>>,
 ) -> Result<Connection, Failure> {
     let mut clock = PhaseClock::new();
     let truncator = Truncator::new(config, &connect_context.outputs);
@@ -265,18 +270,25 @@ async fn attempt(
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
             let ConnectContext { supervisor, secrets, .. } = connect_context;
-            let spawning = process::spawn(spec, supervisor, config.stop, secrets);
-            let (process, pipes) = timeout_at(deadline.into(), spawning)
+            let spawned = async {
+                match spawning {
+                    Some(spawning) => spawning.spawn(spec, config, connect_context).await,
+                    None => process::spawn(spec, supervisor, config.stop, secrets).await,
+                }
+            };
+            let (process, pipes) = timeout_at(deadline.into(), spawned)
                 .await
                 .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
                 .map_err(|error| Failure::spawn(error.what, error.help))?;
+            let deadline = templating::limit(deadline, spawning);
             let server = Some(ServerProcess::of(&process));
             on_process(SpawnedProcess {
                 root: process.root(),
                 first_byte: pipes.reader.first_byte(),
                 server,
             });
-            clock.spawned(pipes.reader.first_byte());
+            let template = spawning.map(Spawning::waited).unwrap_or_default();
+            clock.spawned(pipes.reader.first_byte(), template);
             if connect_context.follow_stderr {
                 let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
                 process.stderr().set_listener(move |line| tell(&name, SessionEvent::Wrote { line }));
@@ -292,7 +304,7 @@ async fn attempt(
         Endpoint::Builtin { name, args, base } => {
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
                 .map_err(|why| Failure::spawn(why, None))?;
-            clock.spawned(pipes.reader.first_byte());
+            clock.spawned(pipes.reader.first_byte(), Duration::ZERO);
             let health = Health::new(&pipes, None, &connect_context.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap, messages);
             match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
@@ -301,7 +313,7 @@ async fn attempt(
             }
         }
         Endpoint::Http(endpoint) => {
-            clock.spawned(Arc::default());
+            clock.spawned(Arc::default(), Duration::ZERO);
             let health = Health::remote(&connect_context.secrets);
             let parts = (health.clone(), truncator, tap);
             let remote =
@@ -404,45 +416,7 @@ async fn listed(
     Ok(OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute: false })
 }
 
-/// Marks the end of each phase.
-struct PhaseClock {
-    began: Instant,
-    spawned: Instant,
-    first_byte: Arc<OnceLock<Instant>>,
-    agreed: Instant,
-    listed: Instant,
-}
-
 impl PhaseClock {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { began: now, spawned: now, first_byte: Arc::default(), agreed: now, listed: now }
-    }
-
-    fn spawned(&mut self, first_byte: Arc<OnceLock<Instant>>) {
-        self.spawned = Instant::now();
-        trace::phase("spawn", self.spawned.duration_since(self.began));
-        self.first_byte = first_byte;
-    }
-
-    fn waiting_for(&self) -> Phase {
-        if self.first_byte.get().is_some() { Phase::Handshake } else { Phase::FirstByte }
-    }
-
-    fn agreed(&mut self) {
-        self.agreed = Instant::now();
-        // Over HTTP the first byte is not visible: the wait for the answer counts as the server's.
-        let _ = self.first_byte.set(self.agreed);
-        let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
-        trace::phase("first_byte", first_byte.saturating_duration_since(self.spawned));
-        trace::phase("handshake", self.agreed.saturating_duration_since(first_byte));
-    }
-
-    fn listed(&mut self) {
-        self.listed = Instant::now();
-        trace::phase("list", self.listed.duration_since(self.agreed));
-    }
-
     fn connection(
         &self,
         opened: OpenedSession,
@@ -454,7 +428,6 @@ impl PhaseClock {
         let OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute } =
             opened;
         health.listed_twice(twins);
-        let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         let era = handshake::era_of(&info.protocol_version);
         let told = !tool_list::told_lists(&info).is_empty();
         // The old era tells without being asked. Over HTTP a call may be refused for an old list in the new one.
@@ -476,17 +449,13 @@ impl PhaseClock {
             hello,
             mute,
             version,
-            phases: Phases {
-                queue: Duration::ZERO,
-                spawn: self.spawned.duration_since(self.began),
-                first_byte: first_byte.saturating_duration_since(self.spawned),
-                handshake: self.agreed.saturating_duration_since(first_byte),
-                list: self.listed.duration_since(self.agreed),
-            },
+            phases: self.phases(),
             link,
             gone,
             since: self.listed,
             launch: None,
+            is_forked: false,
+            not_forked: None,
         }
     }
 }

@@ -115,6 +115,9 @@ pub struct ServerStatus {
     /// Instances that are lent to borrowers, besides the one that all other numbers are about.
     #[serde(default)]
     pub lent: usize,
+    /// Whether its process was forked from a template of Python servers.
+    #[serde(default, rename = "forked", skip_serializing_if = "std::ops::Not::not")]
+    pub is_forked: bool,
     /// Why it is down.
     pub error: Option<Arc<Error>>,
     /// When it is down: the time until the next attempt. `None`: there is no automatic one.
@@ -149,6 +152,7 @@ impl ServerStatus {
             waiting: 0,
             spares: 0,
             lent: 0,
+            is_forked: false,
             error: None,
             next_try: None,
         }
@@ -282,6 +286,7 @@ impl Session {
                     _ => ServerState::Busy,
                 };
                 status.pid = connection.process.as_ref().map(Process::pid);
+                status.is_forked = connection.is_forked;
                 status.era = Some(connection.version.clone());
                 status.uptime = Some(connection.since.elapsed());
                 status.tools = connection.tools.now().tools.len();

@@ -54,8 +54,9 @@ impl Plan {
 
     /// Adds a start to the history; without `started`, one that failed.
     pub(super) fn learn(&self, history: &History, started: Option<&FirstStartInfo>) {
-        if let (Some(key), Some(started)) = (&self.key, started) {
-            let took = started.phases.total();
+        // A fork says nothing of what the server takes by itself.
+        if let (Some(key), Some(started)) = (&self.key, started.filter(|started| !started.is_forked)) {
+            let took = started.phases.total().saturating_sub(started.phases.template);
             // A look costs as much as a tenth of a quick start. What is over so soon took little; and of one that is
             // known to take little, only a start that took far longer than before could tell anything new.
             let usual = self.expected.map_or(Duration::ZERO, |expected| expected.max(LIGHT) * USUAL);
@@ -81,8 +82,44 @@ mod tests {
     use super::*;
     use crate::{
         config::{Sandbox, StdioConfig},
+        session::Phases,
         tool::ServerName,
     };
+
+    #[test]
+    fn a_fork_teaches_nothing_about_an_ordinary_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = StdioConfig::new("python3", vec!["server.py".to_owned()], "/");
+        let config = ServerConfig::new(ServerName::new("one").unwrap(), Endpoint::Stdio(spec));
+        let start = |spawn, template, is_forked| {
+            let history = History::open(Some(folder.path()));
+            let plan = Plan::new(&config, &history);
+            let millis = Duration::from_millis;
+            let phases = Phases { spawn: millis(spawn), template: millis(template), ..Phases::default() };
+            let started = FirstStartInfo {
+                pid: None,
+                version: String::new(),
+                phases,
+                tools: 0,
+                oddities: Vec::new(),
+                software: None,
+                changes: None,
+                launch: None,
+                is_forked,
+                not_forked: None,
+                mute: false,
+            };
+            plan.learn(&history, Some(&started));
+            history.save();
+            Plan::new(&config, &History::open(Some(folder.path()))).expected
+        };
+        let expected = Some(Duration::from_millis(800));
+        assert_eq!(start(800, 0, false), expected);
+        assert_eq!(start(40, 0, true), expected);
+        assert_eq!(start(40, 500, true), expected);
+        // The template was late: the wait is no part of what the server takes.
+        assert_eq!(start(700, 500, false), Some(Duration::from_millis(700)));
+    }
 
     #[test]
     fn a_runner_without_a_network_installs_nothing() {

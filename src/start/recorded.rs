@@ -93,9 +93,29 @@ impl ServerEvent {
 fn in_nanos(phases: &Phases) -> PhasesNs {
     PhasesNs {
         queue: nanos(phases.queue),
+        template: nanos(phases.template),
         spawn: nanos(phases.spawn),
         first_byte: nanos(phases.first_byte),
         handshake: nanos(phases.handshake),
         list: nanos(phases.list),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_for_a_template_is_recorded_where_there_was_one() {
+        let waited = Phases { template: Duration::from_millis(3), ..Phases::default() };
+        let written = serde_json::to_value(in_nanos(&waited)).unwrap();
+        assert_eq!(written["template"], 3_000_000);
+        let without = serde_json::to_value(in_nanos(&Phases::default())).unwrap();
+        assert!(without.get("template").is_none(), "{without}");
+        // As earlier versions have written it.
+        let read: PhasesNs = serde_json::from_value(without).unwrap();
+        assert_eq!(read.template, 0);
     }
 }

@@ -7,8 +7,8 @@
 //! not hold up others that could work meanwhile. So under [`StartJobs::Cores`] a start holds a slot for as long as
 //! its processes work: seen twice in a row without a running thread and without CPU time in between, it gives
 //! the slot to the next one and does not need it again. The check runs only while another server waits. A server whose
-//! earlier
-//! starts took next to no CPU time needs no slot at all.
+//! earlier starts took next to no CPU time needs no slot at all. One that waits for a template that another one has begun gives
+//! its slot up, and takes one again only if it is not forked.
 //!
 //! Where `/proc` cannot tell (other systems than Linux), a start keeps its slot until it is ready, but at most for
 //! [`UNSEEN`]. A fixed number of slots is strict everywhere: they are held until the server is ready or has failed.
@@ -26,12 +26,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{oneshot, watch};
+use futures_util::future::BoxFuture;
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     config::StartJobs,
     process::{Activity, activity},
-    session::SpawnedProcess,
+    session::{SpawnedProcess, StartTurn},
 };
 
 /// How long a start keeps its slot where it cannot be seen what it does.
@@ -136,6 +137,13 @@ impl Turns {
         }
     }
 
+    /// How many wait for a slot or have one.
+    pub(super) fn at_once(&self) -> usize {
+        let line = self.line();
+        let slots = self.slots.map_or(0, NonZeroUsize::get);
+        line.waiting.len() + slots.saturating_sub(line.free)
+    }
+
     fn has_waiting(&self) -> bool {
         !self.line().waiting.is_empty()
     }
@@ -168,13 +176,87 @@ impl Drop for Turn {
     }
 }
 
-impl Turn {
+/// The turn of one start, if it needs any.
+pub(super) struct HeldTurn {
+    turns: Turns,
+    /// What earlier starts took.
+    expected: Option<Duration>,
+    held: Mutex<HeldSlot>,
+    changed: Notify,
+}
+
+enum HeldSlot {
+    Taken {
+        _turn: Turn,
+    },
+    GivenUp,
+    /// None is needed, or any more.
+    None,
+}
+
+impl HeldTurn {
+    pub(super) fn new(turns: &Turns, expected: Option<Duration>, turn: Option<Turn>) -> Self {
+        let held = Mutex::new(turn.map_or(HeldSlot::None, |turn| HeldSlot::Taken { _turn: turn }));
+        Self { turns: turns.clone(), expected, held, changed: Notify::new() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HeldSlot> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, slot: HeldSlot) {
+        // A turn gives its slot to another start on drop, which is not to happen with this lock.
+        let before = std::mem::replace(&mut *self.held(), slot);
+        drop(before);
+        self.changed.notify_one();
+    }
+
     /// Ends the turn once the server only waits, if that is how slots are counted. `seen` is its process, once
     /// there is one.
-    pub(super) async fn end_when_idle(self, mut seen: watch::Receiver<Option<SpawnedProcess>>) {
+    pub(super) async fn end_when_idle(&self, seen: watch::Receiver<Option<SpawnedProcess>>) {
         if self.turns.jobs != StartJobs::Cores {
             std::future::pending::<()>().await;
         }
+        loop {
+            if matches!(&*self.held(), HeldSlot::None) {
+                return;
+            }
+            let is_idle = async {
+                if matches!(&*self.held(), HeldSlot::GivenUp) {
+                    std::future::pending::<()>().await;
+                }
+                self.turns.is_idle(seen.clone()).await;
+            };
+            tokio::select! {
+                () = is_idle => self.set(HeldSlot::None),
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+}
+
+impl StartTurn for HeldTurn {
+    fn give_up(&self) {
+        let is_taken = matches!(&*self.held(), HeldSlot::Taken { .. });
+        if self.turns.jobs == StartJobs::Cores && is_taken {
+            self.set(HeldSlot::GivenUp);
+        }
+    }
+
+    fn take_again(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if matches!(&*self.held(), HeldSlot::GivenUp)
+                && let Some(turn) = self.turns.next(self.expected, true, |_| ()).await
+            {
+                self.set(HeldSlot::Taken { _turn: turn });
+            }
+        })
+    }
+}
+
+impl Turns {
+    /// Waits until a server that starts only waits.
+    async fn is_idle(&self, mut seen: watch::Receiver<Option<SpawnedProcess>>) {
         let began = Instant::now();
         let _ = tokio::time::timeout(UNSEEN, seen.wait_for(Option::is_some)).await.map(drop);
         let born = Instant::now();
@@ -182,7 +264,7 @@ impl Turn {
         let mut before = None;
         loop {
             tokio::time::sleep(pause).await;
-            if !self.turns.has_waiting() {
+            if !self.has_waiting() {
                 (pause, before) = (LATE, None);
                 continue;
             }
@@ -274,13 +356,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_start_that_waits_for_a_template_gives_up_its_turn() {
+        let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
+        let first = HeldTurn::new(&turns, None, turns.next(None, true, |_| ()).await);
+        // It has none to give up.
+        let idle = HeldTurn::new(&turns, None, None);
+        idle.give_up();
+        idle.take_again().await;
+        first.give_up();
+        let second = turns.next(None, true, |_| panic!("it waits")).await;
+        let mut again = first.take_again();
+        assert!(futures_util::poll!(&mut again).is_pending());
+        drop(second);
+        again.await;
+        let mut third = Box::pin(turns.next(None, true, |_| ()));
+        assert!(futures_util::poll!(&mut third).is_pending());
+        drop(first);
+        assert!(third.await.is_some());
+        // A fixed number of slots is strict.
+        let strict = Turns::new(at_most(1));
+        let first = HeldTurn::new(&strict, None, strict.next(None, true, |_| ()).await);
+        first.give_up();
+        assert!(futures_util::poll!(Box::pin(strict.next(None, true, |_| ()))).is_pending());
+    }
+
+    #[tokio::test]
     #[cfg_attr(not(guarded), ignore = "needs /proc")]
     async fn an_idle_process_ends_its_turn() {
         let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let mut worker =
             std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let turn = turns.next(None, true, |_| ()).await.unwrap();
+        let turn = HeldTurn::new(&turns, None, turns.next(None, true, |_| ()).await);
         let process = |child: &std::process::Child| {
             Some(SpawnedProcess { root: child.id(), first_byte: Arc::default(), server: None })
         };
@@ -288,13 +395,14 @@ mod tests {
         // Somebody waits, so the sleeper is looked at.
         let (turn, ()) = tokio::join!(turns.next(None, true, |_| ()), turn.end_when_idle(seen));
         let (_keep, seen) = watch::channel(process(&worker));
-        let working = turn.unwrap().end_when_idle(seen);
+        let turn = HeldTurn::new(&turns, None, turn);
         let mut next = Box::pin(turns.next(None, true, |_| ()));
         tokio::select! {
             _ = &mut next => panic!("it works"),
-            () = working => panic!("it works"),
+            () = turn.end_when_idle(seen) => panic!("it works"),
             () = tokio::time::sleep(Duration::from_millis(300)) => {}
         }
+        drop(turn);
         assert!(next.await.is_some(), "its turn was dropped");
         for child in [&mut sleeper, &mut worker] {
             child.kill().unwrap();

@@ -3,9 +3,14 @@
 mod calls;
 mod faults;
 mod fetch;
+#[cfg(target_os = "linux")]
+mod forks;
 mod http;
 pub(crate) mod oauth;
 mod public_servers;
 pub(crate) mod remote;
 mod renames;
 mod search;
+mod template_program;
+#[cfg(guarded)]
+mod templates;

@@ -5,6 +5,8 @@ pub(crate) mod browser;
 pub(crate) mod model_server;
 pub(crate) mod nats;
 pub(crate) mod program;
+#[cfg(target_os = "linux")]
+pub(crate) mod python;
 pub(crate) mod scrape;
 pub(crate) mod signing;
 pub(crate) mod web_sites;
@@ -118,7 +120,7 @@ impl Lab {
 
     /// The guards above its servers.
     pub(crate) fn guards(&self) -> Vec<u32> {
-        let guards = processes(|has| has("TOOLCRIB_GUARD=4"));
+        let guards = processes(|has| has("TOOLCRIB_GUARD=5"));
         let mut parents: Vec<u32> = self.servers().into_iter().filter_map(parent).collect();
         parents.sort_unstable();
         parents.dedup();

@@ -41,6 +41,7 @@ use crate::cli::{
 const REGRESSED: u8 = 100;
 
 #[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(in crate::cli) struct Init {
     /// Starts to measure in each mode.
     #[arg(long, default_value = "3", value_name = "N", value_parser = at_least_one)]
@@ -58,6 +59,9 @@ pub(in crate::cli) struct Init {
     /// Add the modes bare, bare-cores and at-once.
     #[arg(long)]
     bare: bool,
+    /// Start no server from a template, in any mode. The mode ordinary does the same beside other modes.
+    #[arg(long)]
+    no_templates: bool,
     /// Empty the page cache before each cold start (Linux, as root; slows down other programs for a while).
     #[arg(long)]
     drop_caches: bool,
@@ -140,6 +144,9 @@ impl Init {
         let mut config = context.load_from(file)?;
         config.start_jobs = self.jobs.unwrap_or(config.start_jobs);
         config.start_all();
+        if self.no_templates {
+            mode::without_templates(&mut config);
+        }
         if modes.iter().any(|mode| mode.is_bare()) {
             config.servers.retain(|_, entry| {
                 entry.server.as_ref().is_ok_and(|server| matches!(server.endpoint, Endpoint::Stdio(_)))
@@ -218,6 +225,7 @@ impl Init {
             bottleneck: bound.name,
             cores: cores(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            no_templates: self.no_templates,
             config: config.file.as_ref().map(|file| file.display().to_string()),
             comparison: None,
             against: None,

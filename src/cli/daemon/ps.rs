@@ -116,8 +116,17 @@ fn document(daemon: &DaemonClient, status: &DaemonStatus, sample: &Sample, befor
         fields
     });
     let total = json!({"procs": status.total.processes, "rss_bytes": status.total.rss});
-    json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "total": total, "daemon": {
+    let mut document = json!({"schema": 1, "servers": rows.collect::<Vec<_>>(), "total": total, "daemon": {
         "pid": greeting.pid, "toolcrib": greeting.toolcrib, "config": greeting.config,
         "edition": greeting.edition, "uptime_ms": millis(status.uptime), "idle_ms": status.idle.map(millis),
-        "clients": status.clients, "rss_bytes": status.rss_bytes, "metrics": greeting.metrics}})
+        "clients": status.clients, "rss_bytes": status.rss_bytes, "metrics": greeting.metrics}});
+    if !status.templates.is_empty() {
+        let rows = status.templates.iter().map(|row| {
+            let mut fields = json!(row.status);
+            fields["rss_bytes"] = json!(row.usage.unwrap_or_default().rss);
+            fields
+        });
+        document["templates"] = rows.collect();
+    }
+    document
 }

@@ -3,7 +3,7 @@
 use std::{sync::Mutex, time::Duration};
 
 use serde_json::{Value, json};
-use toolcrib::{Error, ServerEvent, ServerName};
+use toolcrib::{Error, ServerEvent, ServerName, start::ReadyServer};
 
 use super::ui::{Ui, date, millis, seconds};
 
@@ -67,7 +67,8 @@ fn show(ui: &Ui, told: &ShownFailures, event: &ServerEvent) {
         ServerEvent::Warning { server, text } => server_warning(ui, server, text),
         ServerEvent::SlowCall { server, tool, waited } => slow_call(ui, server, tool, *waited),
         ServerEvent::Restarted { server, ready, took, restarts } => {
-            ui.ready(server, ready, *took, &format!("restart {restarts}"));
+            let forked = if ready.is_forked { ", forked from a template" } else { "" };
+            ui.ready(server, ready, *took, &format!("restart {restarts}{forked}"));
         }
         ServerEvent::RestartFailed { server, error, next_try } => {
             ui.failure("Failed", error, !told.is_repeated(server, error));
@@ -113,11 +114,12 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             json!({"event": "parked", "server": server, "tools": tools, "listed": date(*listed)})
         }
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
-            Ok(ready) => {
+            Ok(ready) => with_fork(
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
-                "waits": row.waits, "installing": row.installing, "changes": ready.changes})
-            }
+                "waits": row.waits, "installing": row.installing, "changes": ready.changes}),
+                ready,
+            ),
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
                 "waits": row.waits, "installing": row.installing, "error": error_json(error)}),
         },
@@ -131,11 +133,12 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             json!({"event": "slow_call", "server": server, "tool": tool, "waited_ms": millis(*waited)})
         }
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
-        ServerEvent::Restarted { server, ready, took, restarts } => {
+        ServerEvent::Restarted { server, ready, took, restarts } => with_fork(
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
-                "restarts": restarts, "changes": ready.changes})
-        }
+                "restarts": restarts, "changes": ready.changes}),
+            ready,
+        ),
         ServerEvent::RestartFailed { server, error, next_try } => {
             json!({"event": "failed", "server": server, "error": error_json(error),
                 "next_try_ms": millis(*next_try), "gave_up": false})
@@ -151,6 +154,17 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
         ServerEvent::Leftover { process } => json!({"event": "leftover", "process": process}),
         _ => return None,
     })
+}
+
+/// Adds whether a Python server was forked from a template, and why not; nothing about others.
+fn with_fork(mut event: Value, ready: &ReadyServer) -> Value {
+    if ready.is_forked || ready.not_forked.is_some() {
+        event["forked"] = ready.is_forked.into();
+    }
+    if let Some(why) = &ready.not_forked {
+        event["not_forked"] = why.as_str().into();
+    }
+    event
 }
 
 /// An error in the form of all JSON documents.

@@ -174,7 +174,8 @@ impl Ui {
                 let felt = row.waits.iter().filter(|wait| wait.took >= FELT);
                 let waits = felt.map(|wait| format!("waited {} for {}", seconds(wait.took), wait.reason));
                 let launch = ready.launch.as_ref().and_then(|launch| directly(launch, ready.phases.total()));
-                let notes: Vec<String> = waits.chain(launch).collect();
+                let forked = ready.is_forked.then(|| "forked from a template".to_owned());
+                let notes: Vec<String> = waits.chain(launch).chain(forked).collect();
                 self.ready(&row.name, ready, row.took, &notes.join(", "));
                 self.fell_back(&row.name, ready);
             }

@@ -106,6 +106,7 @@ fn build(
             env,
             cwd,
             direct,
+            template,
             start_caches,
             limits,
             sandbox: walls,
@@ -117,6 +118,8 @@ fn build(
             }
             let mut child = stdio(&command, &args, &env, cwd.as_ref(), open, vars)?;
             child.direct = direct.unwrap_or(defaults.direct);
+            child.template = template.unwrap_or(defaults.template);
+            child.inherited = inherited.clone();
             child.start_caches = start_caches.unwrap_or(defaults.start_caches);
             child.limits = limits;
             child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;

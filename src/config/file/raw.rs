@@ -51,6 +51,7 @@ const DEFAULTS: &[&str] = &[
     "lifecycle",
     "inherit_env",
     "direct",
+    "template",
     "start_caches",
     "eof_grace",
     "term_grace",
@@ -149,6 +150,7 @@ pub(super) struct RawConfig {
 
 /// The `[defaults]` table, filled up.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each key that is true or false")]
 pub(in crate::config) struct Defaults {
     pub(super) start_jobs: StartJobs,
     pub(super) guard: Guard,
@@ -164,6 +166,7 @@ pub(in crate::config) struct Defaults {
     pub(in crate::config) lifecycle: crate::config::Lifecycle,
     pub(in crate::config) inherit_env: Names,
     pub(in crate::config) direct: bool,
+    pub(in crate::config) template: bool,
     pub(in crate::config) start_caches: bool,
     pub(in crate::config) stop: StopGrace,
 }
@@ -270,6 +273,7 @@ impl Defaults {
             lifecycle: crate::config::Lifecycle::default(),
             inherit_env: Names::inherited(),
             direct: true,
+            template: true,
             start_caches: true,
             stop: StopGrace::default(),
         }
@@ -304,6 +308,7 @@ fn defaults(table: &Section<'_>) -> Result<Defaults> {
             built_in.inherit_env
         },
         direct: table.flag("direct")?.unwrap_or(built_in.direct),
+        template: server::template(table)?.unwrap_or(built_in.template),
         start_caches: table.flag("start_caches")?.unwrap_or(built_in.start_caches),
         stop: StopGrace {
             eof: table.grace("eof_grace")?.unwrap_or(built_in.stop.eof),

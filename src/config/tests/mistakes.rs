@@ -149,6 +149,21 @@ const WRONG: &[(&str, &str, &str)] = &[
         "",
     ),
     (
+        "[servers.a]\ncommand = 'x'\ntemplate = true",
+        "3: `servers.a.template`: must be \"auto\" or false",
+        "write `template = \"auto\"`, or `template = false` for ordinary starts alone",
+    ),
+    (
+        "[defaults]\ntemplate = 'always'",
+        "2: `defaults.template`: must be \"auto\" or false",
+        "write `template = \"auto\"`, or `template = false` for ordinary starts alone",
+    ),
+    (
+        "[servers.a]\nurl = 'http://x'\ntemplate = false",
+        "3: `servers.a.template`: has no effect on a server with `url`",
+        "remove it",
+    ),
+    (
         "[servers.a]\ncommand = 'x'\nwatch = ['../x/*.py']",
         "3: `servers.a.watch`: a pattern leads out of the working directory",
         "write it relative to `cwd`, as in \"src/**/*.py\"",

@@ -139,6 +139,12 @@ pub struct StdioConfig {
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
+    /// Whether a Python server may be forked from a process that has imported what several servers share, where that is quicker
+    /// and was seen to make no difference.
+    pub template: bool,
+    /// What all servers inherit: the only values of variables, besides those that interpreters read at their start, that a
+    /// process may have which several servers are forked from.
+    pub(crate) inherited: Arc<BTreeMap<String, String>>,
     /// Whether its interpreter may keep what it has compiled, for faster starts.
     pub start_caches: bool,
 }
@@ -154,6 +160,8 @@ impl StdioConfig {
             limits: ResourceLimits::default(),
             sandbox: None,
             direct: true,
+            template: true,
+            inherited: Arc::default(),
             start_caches: true,
         }
     }
@@ -185,6 +193,8 @@ impl fmt::Debug for StdioConfig {
             .field("limits", &self.limits)
             .field("sandbox", &self.sandbox)
             .field("direct", &self.direct)
+            .field("template", &self.template)
+            .field("inherited", &self.inherited.len())
             .field("start_caches", &self.start_caches)
             .finish()
     }

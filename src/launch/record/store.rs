@@ -7,9 +7,11 @@ use std::{
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use super::Record;
+use serde::{Serialize, de::DeserializeOwned};
+
 use crate::bounded;
 
 /// Longest file that is read: a record has some 10 KiB.
@@ -25,7 +27,7 @@ impl Store {
     }
 
     /// `None` when there is none, or none that can be trusted and read.
-    pub(in crate::launch) fn load(&self, key: &str) -> Option<Record> {
+    pub(in crate::launch) fn load<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         let file = bounded::open(&self.file(key)).ok()?;
         let about = file.metadata().ok()?;
         // It names programs to start: another user who could write it could start anything.
@@ -36,7 +38,7 @@ impl Store {
         serde_json::from_reader(io::BufReader::new(file.take(MAX_FILE))).ok()
     }
 
-    pub(in crate::launch) fn save(&self, key: &str, record: &Record) -> io::Result<()> {
+    pub(in crate::launch) fn save(&self, key: &str, record: &impl Serialize) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let draft = self.0.join(format!("{key}.{:016x}", fastrand::u64(..)));
         let text = serde_json::to_vec(record)?;
@@ -53,7 +55,19 @@ impl Store {
         let _ = fs::remove_file(self.file(key));
     }
 
-    fn file(&self, key: &str) -> PathBuf {
+    /// Removes the files that nobody has written for so long, drafts included.
+    pub(in crate::launch) fn remove_older(&self, age: Duration) {
+        for path in bounded::entries(&self.0).unwrap_or_default() {
+            let about = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file);
+            let written = about.and_then(|about| about.modified().ok());
+            if written.and_then(|written| written.elapsed().ok()).is_some_and(|since| since > age) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// The file of a record.
+    pub(in crate::launch) fn file(&self, key: &str) -> PathBuf {
         self.0.join(format!("{key}.json"))
     }
 }

@@ -129,21 +129,21 @@ fn damaged_or_shared_record_files_are_ignored() {
     let house = House::new();
     let record = house.record(house.seen()).unwrap();
     let store = Store::new(house.path("cache/launch"));
-    assert_eq!(store.load("one"), None);
+    assert_eq!(store.load::<Record>("one"), None);
     store.save("one", &record).unwrap();
-    assert_eq!(store.load("one").as_ref(), Some(&record));
+    assert_eq!(store.load::<Record>("one").as_ref(), Some(&record));
     let file = house.path("cache/launch/one.json");
     let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     mode(0o666);
-    assert_eq!(store.load("one"), None, "anybody could have written it");
+    assert_eq!(store.load::<Record>("one"), None, "anybody could have written it");
     mode(0o600);
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
-    assert_eq!(store.load("one"), None, "half of it");
+    assert_eq!(store.load::<Record>("one"), None, "half of it");
     store.save("one", &record).unwrap();
     store.remove("one");
-    assert_eq!(store.load("one"), None);
+    assert_eq!(store.load::<Record>("one"), None);
     assert_eq!(std::fs::read_dir(house.path("cache/launch")).unwrap().count(), 0, "no drafts stay");
 }
 

@@ -50,14 +50,21 @@ const NARROW: Layout =
     Layout { class: "narrow", width: 480.0, left: 24.0, bars: 400.0, row: 37.0, words: 16.0 };
 
 /// Phases in their order: class and what it means.
-pub const PHASES: [(&str, &str); 4] =
-    [("spawn", "spawn"), ("boot", "until the first byte"), ("handshake", "handshake"), ("list", "tool list")];
+pub const PHASES: [(&str, &str); 5] = [
+    ("template", "wait for a template"),
+    ("spawn", "spawn"),
+    ("boot", "until the first byte"),
+    ("handshake", "handshake"),
+    ("list", "tool list"),
+];
 
 /// Fill patterns that are distinguishable without colour; once a page.
 pub const PATTERNS: &str = concat!(
     r#"<svg width="0" height="0" aria-hidden="true"><defs>"#,
     r#"<pattern id="p-boot" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">"#,
     r#"<rect class="boot-ground" width="6" height="6"/><rect class="ink" width="1.5" height="6"/></pattern>"#,
+    r#"<pattern id="p-template" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">"#,
+    r#"<rect class="template-ground" width="6" height="6"/><rect class="ink" width="1" height="6"/></pattern>"#,
     r#"<pattern id="p-list" width="5" height="5" patternUnits="userSpaceOnUse">"#,
     r#"<rect class="list-ground" width="5" height="5"/><circle class="ink" cx="2.5" cy="2.5" r="1"/></pattern>"#,
     r#"<pattern id="p-failed" width="6" height="6" patternUnits="userSpaceOnUse">"#,
@@ -74,6 +81,15 @@ pub struct Picture {
     pub last: Option<String>,
     /// In the order of the configuration.
     pub servers: Vec<Bar>,
+}
+
+impl Picture {
+    /// Whether a server has waited for a template.
+    pub fn has_templates(&self) -> bool {
+        let waited =
+            |bar: &Bar| matches!(&bar.end, End::Ready { phases_ms, .. } if !phases_ms.template.is_zero());
+        self.servers.iter().any(waited)
+    }
 }
 
 /// One server in one run.
@@ -201,7 +217,7 @@ fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
     match &bar.end {
         End::Ready { phases_ms: phases, .. } => {
             let mut at = bar.queue_ms;
-            let all = [phases.spawn, phases.first_byte, phases.handshake, phases.list];
+            let all = [phases.template, phases.spawn, phases.first_byte, phases.handshake, phases.list];
             for ((class, _), took) in PHASES.iter().zip(all.map(|took| took.as_secs_f64() * 1e3)) {
                 if took > 0.0 {
                     text.push_str(&rect(class, at, at + took));
@@ -233,8 +249,8 @@ fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
     text
 }
 
-/// What the colours and patterns mean.
-pub fn legend() -> String {
+/// What the colours and patterns mean; `with_templates` says whether a server has waited for one.
+pub fn legend(with_templates: bool) -> String {
     let key = |drawing: &str, words: &str| {
         format!(
             "<span class=\"key\"><svg viewBox=\"0 0 26 13\" aria-hidden=\"true\">{drawing}</svg>{words}</span>"
@@ -243,7 +259,7 @@ pub fn legend() -> String {
     let box_of = |class: &str| format!("<rect class=\"{class}\" width=\"26\" height=\"13\"/>");
     let mut text = String::from("<p>");
     text.push_str(&key("<line class=\"queue\" x1=\"0\" y1=\"6.5\" x2=\"26\" y2=\"6.5\"/>", "queue"));
-    for (class, words) in PHASES {
+    for (class, words) in PHASES.iter().filter(|(class, _)| with_templates || *class != "template") {
         text.push_str(&key(&box_of(class), words));
     }
     let cap = "<rect class=\"cap\" x=\"21\" width=\"5\" height=\"13\"/>";
@@ -267,12 +283,15 @@ fn words(bar: &Bar) -> String {
     let End::Ready { phases_ms: phases, .. } = &bar.end else { return label(bar) };
     let all = [
         ("queue", phases.queue),
+        ("template", phases.template),
         ("spawn", phases.spawn),
         ("first byte", phases.first_byte),
         ("handshake", phases.handshake),
         ("tool list", phases.list),
     ];
-    let all = all.map(|(name, took)| format!("{name} {:.1} ms", took.as_secs_f64() * 1e3));
+    let all = all.iter().filter(|(name, took)| *name != "template" || !took.is_zero());
+    let all: Vec<String> =
+        all.map(|(name, took)| format!("{name} {:.1} ms", took.as_secs_f64() * 1e3)).collect();
     format!("{} ({})", label(bar), all.join(", "))
 }
 
@@ -345,6 +364,24 @@ mod tests {
             text.contains(">1.00s, 2 tools</text>") && text.contains(">not started, 1 tool</text>"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_wait_for_a_template_is_drawn_where_there_was_one() {
+        let mut waited = picture();
+        assert!(!waited.has_templates() && !legend(false).contains("template"));
+        assert!(!svg(&waited, "t").contains("template"), "no phase of other starts");
+        if let End::Ready { phases_ms, .. } = &mut waited.servers[0].end {
+            (phases_ms.template, phases_ms.spawn) = (phases_ms.spawn, Duration::ZERO);
+        }
+        let text = drawing(&waited, "t", &WIDE);
+        let rect = "<rect class=\"template\" x=\"450.0\" y=\"30.5\" width=\"70.0\"";
+        assert!(text.contains(rect) && text.contains("queue 500.0 ms, template 125.0 ms, spawn"), "{text}");
+        assert!(waited.has_templates() && legend(true).contains("wait for a template"));
+        // As it is written, and as earlier versions have written it.
+        let written = serde_json::to_value(&waited).unwrap();
+        assert_eq!(written["servers"][0]["end"]["ready"]["phases_ms"]["template"], 125.0);
+        assert!(!serde_json::to_string(&picture()).unwrap().contains("template"));
     }
 
     #[test]

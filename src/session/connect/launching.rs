@@ -7,6 +7,7 @@ use super::{
     connect_as_configured,
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
+    templating::StartHints,
 };
 use crate::session::{ConnectContext, Session, recovery::slot::State};
 use crate::{
@@ -23,8 +24,9 @@ pub(in crate::session) async fn connect(
     connect_context: &ConnectContext,
     known: Option<Era>,
     on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
 ) -> Result<Connection, Failure> {
-    let connected = connect_reviewed(config, connect_context, known, on_process).await;
+    let connected = connect_reviewed(config, connect_context, known, on_process, hints).await;
     connected.map_err(|failure| failure.without(&connect_context.secrets))
 }
 
@@ -33,6 +35,7 @@ async fn connect_reviewed(
     connect_context: &ConnectContext,
     known: Option<Era>,
     on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
 ) -> Result<Connection, Failure> {
     // By the server as it is configured, which is all that is known of it while it is parked.
     let list_check = &ToolListCheck::new(config, connect_context);
@@ -42,14 +45,14 @@ async fn connect_reviewed(
     };
     let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
-        return connect_as_configured(config, connect_context, list_check, known, on_process).await;
+        return connect_as_configured(config, connect_context, list_check, known, on_process, hints).await;
     };
     let Some(review) = Review::of(config, spec, connect_context) else {
-        return start((config, spec), connect_context, list_check, known, on_process).await;
+        return start((config, spec), connect_context, list_check, known, on_process, hints).await;
     };
     // Checked before the start, so that no unreviewed package runs, as far as the package is known.
     review.check(None).await.map_err(|other| Failure::other_package(&other))?;
-    let connection = start((config, spec), connect_context, list_check, known, on_process).await?;
+    let connection = start((config, spec), connect_context, list_check, known, on_process, hints).await?;
     let direct = connection.launch.as_ref().is_some_and(|launch| launch.direct);
     let Some(process) = connection.process.as_ref().filter(|_| review.by_runner && !direct) else {
         return Ok(connection);
@@ -124,15 +127,15 @@ async fn start(
     list_check: &ToolListCheck,
     known: Option<Era>,
     on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
 ) -> Result<Connection, Failure> {
     let Some((launch, direct)) = plan(spec, connect_context).await else {
-        return connect_as_configured(config, connect_context, list_check, known, on_process).await;
+        return connect_as_configured(config, connect_context, list_check, known, on_process, hints).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
-        match connect_as_configured(&config.starting(direct), connect_context, list_check, known, on_process)
-            .await
-        {
+        let direct = config.starting(direct);
+        match connect_as_configured(&direct, connect_context, list_check, known, on_process, hints).await {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -151,7 +154,7 @@ async fn start(
         }
     }
     let mut connection =
-        connect_as_configured(config, connect_context, list_check, known, on_process).await?;
+        connect_as_configured(config, connect_context, list_check, known, on_process, hints).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
         // The words of its process have the values of the task.

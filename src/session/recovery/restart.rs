@@ -16,6 +16,7 @@ use crate::session::{
         failure::{Failure, cause_of_lost_connection, seconds},
         handshake::Era,
         launching::connect,
+        templating::StartHints,
     },
     traced,
 };
@@ -117,7 +118,9 @@ impl Session {
         let settings = self.settings();
         let action = self.start_action(parked);
         let on_process = |booting: SpawnedProcess| self.track_process(booting.server);
-        let connecting = connect(&settings.config, &settings.connect_context, restarts.era, &on_process);
+        let hints = StartHints::default();
+        let connecting =
+            connect(&settings.config, &settings.connect_context, restarts.era, &on_process, hints);
         let connected = connecting.instrument(action.span()).await;
         traced::start_ended(action, &connected);
         // One that its caller gives up half way does not count: it says nothing of the server.

@@ -53,16 +53,16 @@ const UNSET: [(&str, &str); 4] = [
 type Values = BTreeMap<&'static str, String>;
 
 /// A span, with the events in it.
-struct Seen {
-    name: &'static str,
-    declared: BTreeSet<&'static str>,
-    parent: Option<usize>,
-    values: Values,
-    events: Vec<Values>,
+pub(crate) struct Seen {
+    pub(crate) name: &'static str,
+    pub(crate) declared: BTreeSet<&'static str>,
+    pub(crate) parent: Option<usize>,
+    pub(crate) values: Values,
+    pub(crate) events: Vec<Values>,
 }
 
 #[derive(Clone, Default)]
-struct Capture(Arc<Mutex<(Vec<Seen>, Vec<Values>)>>);
+pub(crate) struct Capture(pub(crate) Arc<Mutex<(Vec<Seen>, Vec<Values>)>>);
 
 /// The place of a span among those seen.
 struct Place(usize);
@@ -122,7 +122,7 @@ fn words(cell: &str) -> BTreeSet<&str> {
 }
 
 /// First and last cells of the table below that heading.
-fn table(heading: &str) -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+pub(crate) fn table(heading: &str) -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     let section = DOCUMENT.split(&format!("## {heading}\n")).nth(1).unwrap();
     let rows = section.lines().skip_while(|line| !line.starts_with("| `"));
     let rows = rows.take_while(|line| line.starts_with("| `"));

@@ -137,6 +137,8 @@ impl Comparison {
             }
         };
         note("jobs", then.jobs.to_string(), now.jobs.to_string());
+        let templates = |document: &Document| if document.no_templates { "off" } else { "auto" }.to_owned();
+        note("templates", templates(then), templates(now));
         note("runs", then.runs.to_string(), now.runs.to_string());
         // Documents of the first version do not tell.
         if then.cores != 0 {

@@ -30,6 +30,9 @@ pub(super) struct Document {
     /// The file of the configuration.
     #[serde(default)]
     pub(super) config: Option<String>,
+    /// No server was to be forked from a template, in any mode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) no_templates: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) comparison: Option<Comparison>,
     /// The other configuration that was measured in the same run.
@@ -113,9 +116,17 @@ pub(super) struct ServerRow {
     pub(super) cpu_ms: Option<f64>,
     #[serde(default)]
     pub(super) rss_bytes: Option<u64>,
+    /// In how many runs it was forked from a template.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) forked: usize,
     /// In how many runs it was the last to be ready.
     #[serde(default)]
     pub(super) last: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Document {

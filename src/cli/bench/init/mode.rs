@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use toolcrib::{Config, Endpoint, ServerConfig};
 
 /// In the order in which they are measured and shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -18,6 +19,8 @@ pub(super) enum Mode {
     AtOnce,
     /// As configured.
     Parallel,
+    /// As configured, but with no server forked from a template.
+    Ordinary,
     /// As configured, without the history of earlier starts.
     Cold,
     /// As configured, after an unmeasured start that filled the caches.
@@ -36,6 +39,7 @@ impl Mode {
             Self::BareCores => "bare-cores",
             Self::AtOnce => "at-once",
             Self::Parallel => "parallel",
+            Self::Ordinary => "ordinary",
             Self::Cold => "cold",
             Self::Warm => "warm",
             Self::Lazy => "lazy",
@@ -46,10 +50,11 @@ impl Mode {
     /// What is measured, where the name alone would promise more or less.
     pub(super) fn note(self, caches_dropped: bool) -> Option<&'static str> {
         match self {
+            Self::Ordinary => Some("without templates: each Python server imports its packages itself"),
             Self::Cold if caches_dropped => Some("empty page cache, and an empty cache folder each time"),
-            Self::Cold => {
-                Some("empty cache folder each time: no history, direct launch, catalog; page cache warm")
-            }
+            Self::Cold => Some(
+                "empty cache folder each time: no history, direct launch, catalog, templates; page cache warm",
+            ),
             Self::Warm => Some("a cache folder of its own, filled by one unmeasured start"),
             Self::Lazy => Some("wall: until all tools are known, required servers put off as well"),
             Self::Spare => Some("wall: from the beginning of a task until it has its servers and all tools"),
@@ -74,6 +79,15 @@ impl Mode {
     /// Whether it goes by the caches of an unmeasured start.
     pub(super) fn is_taught(self) -> bool {
         matches!(self, Self::Warm | Self::Lazy)
+    }
+}
+
+/// Has all servers of `config` started the ordinary way.
+pub(super) fn without_templates(config: &mut Config) {
+    for entry in config.servers.values_mut() {
+        if let Ok(ServerConfig { endpoint: Endpoint::Stdio(command), .. }) = &mut entry.server {
+            command.template = false;
+        }
     }
 }
 

@@ -23,7 +23,9 @@ pub(super) fn html(document: &Document, json: &str) -> String {
         document.cores,
     ));
     if let Some((main, picture)) = document.main_picture() {
-        text.push_str(&legend());
+        let templates =
+            document.modes.iter().filter_map(|mode| mode.picture.as_ref()).any(Picture::has_templates);
+        text.push_str(&legend(templates));
         text.push_str(&figure(main, picture));
         text.push_str(&facts(document, main));
         text.push_str(&failures(picture));

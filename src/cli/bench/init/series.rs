@@ -123,6 +123,7 @@ impl Series {
             usages.filter(|usage| **usage != ProcessUsage::default())
         };
         let is_last = |run: &&Run| last(&run.servers).is_some_and(|row| row.name == *name);
+        let is_forked = |row: &&ServerStart| row.outcome.as_ref().is_ok_and(|ready| ready.is_forked);
         ServerRow {
             name: name.to_string(),
             state: state.to_owned(),
@@ -132,6 +133,7 @@ impl Series {
             launch: self.launch(name).cloned(),
             cpu_ms: usages().map(|usage| usage.cpu).min().map(millis),
             rss_bytes: usages().map(|usage| usage.rss).min(),
+            forked: rows().filter(is_forked).count(),
             last: self.runs.iter().filter(is_last).count(),
         }
     }

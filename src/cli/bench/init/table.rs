@@ -29,16 +29,21 @@ pub(super) fn lines(document: &Document) -> Vec<String> {
     }
     lines.push(format!("lower bound {} ({})", time(Some(document.lower_bound_ms)), document.bottleneck));
     if let Some((mode, _)) = document.main_picture() {
-        for other in document.modes.iter().filter(|other| other.picture.is_none() || other.mode == "at-once")
-        {
+        let is_rival = |other: &&ModeRow| {
+            other.picture.is_none()
+                || ["at-once", "ordinary"].contains(&&*other.mode) && other.mode != mode.mode
+        };
+        for other in document.modes.iter().filter(is_rival) {
             lines.push(format!("{} / {:<11} {}", mode.mode, other.mode, against(mode, other)));
         }
         lines.push(format!("servers in mode {}", mode.mode));
-        lines.push(
-            "server            median   queue    spawn    first byte  handshake  list     cpu      rss   launch"
-                .to_owned(),
-        );
-        lines.extend(mode.servers.iter().map(server_line));
+        let waited = |row: &ServerRow| row.phases_ms.is_some_and(|phases| !phases.template.is_zero());
+        let with_templates = mode.servers.iter().any(waited);
+        let template = if with_templates { "template " } else { "" };
+        lines.push(format!(
+            "server            median   queue    {template}spawn    first byte  handshake  list     cpu      rss   launch"
+        ));
+        lines.extend(mode.servers.iter().map(|row| server_line(row, with_templates)));
         let last = mode.servers.iter().filter(|row| row.last > 0);
         let last: Vec<String> = last.map(|row| format!("{} ({})", row.name, row.last)).collect();
         if !last.is_empty() {
@@ -119,15 +124,19 @@ fn against(mode: &ModeRow, other: &ModeRow) -> String {
     )
 }
 
-fn server_line(row: &ServerRow) -> String {
-    let Some(Phases { queue, spawn, first_byte, handshake, list }) = row.phases_ms else {
+fn server_line(row: &ServerRow, with_templates: bool) -> String {
+    let Some(Phases { queue, template, spawn, first_byte, handshake, list }) = row.phases_ms else {
         return format!("{:<17} {}", row.name, row.state);
     };
     let launch = row.launch.as_ref();
-    let launch = launch.map_or("-", |launch| if launch.direct { "direct" } else { &*launch.runner });
+    let launch = launch.map(|launch| if launch.direct { "direct" } else { &*launch.runner });
+    let forked = (row.forked > 0).then_some("forked");
+    let launch: Vec<&str> = launch.into_iter().chain(forked).collect();
+    let launch = if launch.is_empty() { "-".to_owned() } else { launch.join(", ") };
     let seconds = crate::cli::terminal::ui::seconds;
+    let template = if with_templates { format!("{:<8} ", seconds(template)) } else { String::new() };
     format!(
-        "{:<17} {:<8} {:<8} {:<8} {:<11} {:<10} {:<8} {:<8} {:<5} {launch}",
+        "{:<17} {:<8} {:<8} {template}{:<8} {:<11} {:<10} {:<8} {:<8} {:<5} {launch}",
         row.name,
         time(row.total_ms.and_then(|total| total.median)),
         seconds(queue),

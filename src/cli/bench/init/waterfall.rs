@@ -17,14 +17,20 @@ const WIDTH: usize = 100;
 const LONGEST_NAME: usize = 20;
 /// Columns after a bar.
 const LABEL: usize = 22;
-const LEGEND: &str =
-    "one row a server: . queue  s spawn  b until its first byte  h handshake  l tool list  x failed";
+
+/// What the letters mean; that of templates where a server has waited for one.
+fn legend(with_templates: bool) -> String {
+    let template = if with_templates { "  t template" } else { "" };
+    format!(
+        "one row a server: . queue{template}  s spawn  b until its first byte  h handshake  l tool list  x failed"
+    )
+}
 
 pub(super) fn lines(picture: &Picture) -> Vec<String> {
     let names = picture.servers.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
     let names = names.min(LONGEST_NAME);
     let scale = Scale { columns: WIDTH - names - 2 - LABEL, wall: picture.wall_ms.max(0.001) };
-    let mut lines = vec![LEGEND.to_owned()];
+    let mut lines = vec![legend(picture.has_templates())];
     for bar in &picture.servers {
         let name = cut(&bar.name, names);
         let letters = scale.letters(bar);
@@ -89,8 +95,9 @@ fn ends(phases: &Phases) -> impl Iterator<Item = (char, f64)> {
     })
 }
 
-fn own(phases: &Phases) -> [(char, Duration); 4] {
-    [('s', phases.spawn), ('b', phases.first_byte), ('h', phases.handshake), ('l', phases.list)]
+fn own(phases: &Phases) -> [(char, Duration); 5] {
+    let template = ('t', phases.template);
+    [template, ('s', phases.spawn), ('b', phases.first_byte), ('h', phases.handshake), ('l', phases.list)]
 }
 
 fn longest(phases: &Phases) -> char {
@@ -139,6 +146,18 @@ mod tests {
         );
         assert_eq!(lines[4], "later  not started, 7 tools");
         assert_eq!(lines[5], "      all ready at 1.00s, set by slow");
+    }
+
+    #[test]
+    fn a_wait_for_a_template_has_a_letter_of_its_own() {
+        let mut server = ready("slow", 0.0, 250.0, 250.0, 0.0);
+        server["end"]["ready"]["phases_ms"]["template"] = 500.0.into();
+        server["ended_ms"] = 1000.0.into();
+        let told = lines(&picture(&json!([server])));
+        assert!(told[0].contains(". queue  t template  s spawn"), "{}", told[0]);
+        let bar = format!("slow {}{}{} 1.00s", "t".repeat(36), "s".repeat(18), "b".repeat(18));
+        assert!(told[1].starts_with(&bar), "{}", told[1]);
+        assert!(!lines(&picture(&json!([ready("slow", 0.0, 1.0, 1.0, 1.0)])))[0].contains("template"));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::{
 
 use toolcrib::{
     Error, ServerStatus,
-    daemon::{DaemonStatus, Greeting, ServerRow},
+    daemon::{DaemonStatus, Greeting, ServerRow, TemplateRow},
+    manager::TemplateState,
     session::ServerState,
 };
 
@@ -78,6 +79,8 @@ pub(crate) fn lines(
     let head = HEAD.map(ToOwned::to_owned);
     let mut lines = vec![line(&head)];
     lines.extend(rows.iter().map(|row| line(row)));
+    let templates = status.templates.iter().map(|row| cut(&output::one_line(&template(row)), width));
+    lines.extend(templates);
     lines.push(total(greeting, status));
     lines
 }
@@ -160,8 +163,34 @@ fn note(status: &ServerStatus) -> String {
         _ if status.spares + status.lent > 0 => format!("{} lent, {} spare", status.lent, status.spares),
         // It is well again: what it wrote last is no reason.
         (None, _, Some(lost)) => format!("back after: {}", what(lost)),
+        _ if status.is_forked => "forked from a template".to_owned(),
         _ => String::new(),
     }
+}
+
+/// `template /env/bin/python3: ready, pid 4123, 46M, 792 modules, 12 forks`.
+fn template(row: &TemplateRow) -> String {
+    let TemplateRow { status, usage, .. } = row;
+    let state = match status.state {
+        TemplateState::Starting => Some("is starting".to_owned()),
+        TemplateState::Failed => {
+            Some(format!("failed: {}", status.reason.as_deref().unwrap_or("nobody knows why")))
+        }
+        _ => None,
+    };
+    let parts = [
+        state,
+        status.pid.map(|pid| format!("pid {pid}")),
+        usage.map(|usage| bytes(usage.rss)),
+        status.modules.map(|modules| counted(modules, "module")),
+        (status.forks > 0).then(|| counted(status.forks, "fork")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("template {}: {}", status.interpreter, parts.join(", "))
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `2ms`, `4.1s`, `12m`, `3h`, `2d`.

@@ -11,7 +11,7 @@ use crate::{
         DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy, RetryCalls, Scope,
         ToolFilter, ToolRenames,
         file::{
-            node::Node,
+            node::{Node, Value},
             section::{Section, parse_duration},
             source_location::{SourceLocation, Text},
         },
@@ -31,6 +31,7 @@ pub(super) const SERVER: &[&str] = &[
     "cwd",
     "inherit_env",
     "direct",
+    "template",
     "start_caches",
     "headers",
     "oauth",
@@ -73,6 +74,7 @@ const PLACES: &[(&str, bool, bool, bool)] = &[
     ("cwd", true, false, false),
     ("inherit_env", true, false, false),
     ("direct", true, false, false),
+    ("template", true, false, false),
     ("start_caches", true, false, false),
     ("headers", false, true, false),
     ("oauth", false, true, false),
@@ -142,6 +144,7 @@ pub(in crate::config) enum RawKind {
         cwd: Option<Text>,
         inherit_env: Vec<NamePattern>,
         direct: Option<bool>,
+        template: Option<bool>,
         start_caches: Option<bool>,
         limits: ResourceLimits,
         sandbox: Option<Box<RawSandbox>>,
@@ -258,6 +261,7 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             cwd: table.text("cwd")?,
             inherit_env: table.patterns("inherit_env")?,
             direct: table.flag("direct")?,
+            template: template(table)?,
             start_caches: table.flag("start_caches")?,
             limits: limits(table)?,
             sandbox: sandbox(table)?.map(Box::new),
@@ -269,6 +273,19 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
             transport: table.choice("transport", &HttpTransport::NAMES)?.unwrap_or_default(),
         },
         _ => RawKind::Builtin { name: builtin(table)?, args: table.texts("args")? },
+    })
+}
+
+/// Whether it may be forked from a template. There is no way to insist on it: what cannot be forked starts as ever.
+pub(super) fn template(table: &Section<'_>) -> Result<Option<bool>> {
+    Ok(match table.get("template").map(|entry| &entry.node.value) {
+        None => None,
+        Some(Value::Bool(false)) => Some(false),
+        Some(Value::Text(word)) if word == "auto" => Some(true),
+        Some(_) => {
+            let help = "write `template = \"auto\"`, or `template = false` for ordinary starts alone";
+            return Err(table.key_error("template", "must be \"auto\" or false", Some(help)));
+        }
     })
 }
 

@@ -3,7 +3,7 @@
 // text, and never HTML.
 (() => {
   const EVERY = 1000, KEPT_LINES = 1000, KEPT_ENDED = 300, KEY = "toolcrib-gateway-token", UNKNOWN = "The gateway does not know this token.";
-  const PHASES = [["queue", "queue"], ["spawn", "spawn"], ["first_byte", "boot"], ["handshake", "handshake"], ["list", "list"]];
+  const PHASES = [["queue", "queue"], ["template", "template"], ["spawn", "spawn"], ["first_byte", "boot"], ["handshake", "handshake"], ["list", "list"]];
   const byId = (id) => document.getElementById(id);
   const stored = () => { try { return sessionStorage.getItem(KEY); } catch { return null; } };
   const store = (token) => { try { sessionStorage.setItem(KEY, token); } catch { /* this page knows it until it is closed */ } };
@@ -80,11 +80,11 @@
       td.append(made("span"), made("span", "", "start"));
       for (const [, kind] of PHASES) td.lastElementChild.append(made("i", "", `p-${kind}`));
     }
-    const sum = phases ? total(PHASES, ([name]) => phases[name]) : null;
+    const sum = phases ? total(PHASES, ([name]) => phases[name] ?? 0) : null;
     say(td.firstElementChild, time(sum));
-    td.title = phases ? PHASES.map(([name, word]) => `${word} ${time(phases[name])}`).join(", ") : "";
+    td.title = phases ? PHASES.filter(([name]) => name in phases).map(([name, word]) => `${word} ${time(phases[name])}`).join(", ") : "";
     PHASES.forEach(([name], index) => {
-      td.lastElementChild.children[index].style.width = phases ? `${(100 * phases[name]) / longest}%` : "0";
+      td.lastElementChild.children[index].style.width = phases ? `${(100 * (phases[name] ?? 0)) / longest}%` : "0";
     });
   };
   // Why a server is down, or was lost last, and what to do.
@@ -111,7 +111,9 @@
     return body;
   };
   const servers = (list) => {
-    const longest = Math.max(1, ...list.map((one) => (one.start ? total(PHASES, ([name]) => one.start[name]) : 0)));
+    const longest = Math.max(1, ...list.map((one) => (one.start ? total(PHASES, ([name]) => one.start[name] ?? 0) : 0)));
+    // Most starts wait for no template.
+    byId("key-template").hidden = !list.some((one) => one.start?.template);
     fill(byId("servers"), list, (one) => one.name, newServer, (body, one) => {
       const [name, state, transport, began, calls, errors, half, most, room, process, restarts] = body.firstElementChild.cells;
       two(name, one.name, [one.software, one.tools ? `${one.tools} tools` : ""].filter(Boolean).join(", "));
@@ -293,6 +295,8 @@
   document.addEventListener("visibilitychange", ask);
   for (const [, word] of PHASES) {
     const key = made("span", "", "key");
+    key.id = `key-${word}`;
+    key.hidden = word === "template";
     key.append(made("i", "", `p-${word}`), made("span", word));
     byId("phases").append(key);
   }

@@ -1,0 +1,260 @@
+//! The key of a template: all that must be equal for two servers to be forked from the same process.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::python::{Entry, PythonStart};
+use crate::{
+    config::{Secrets, StdioConfig, secret_name},
+    text::short_hex,
+};
+
+/// Variables that interpreters and libraries in C read when they are loaded, unseen by Python. One that ends in `*` stands for all
+/// that begin so.
+const READ_AT_START: &[&str] = &[
+    "PYTHON*",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    // For the packages of the user, and for what is called while modules are imported.
+    "HOME",
+    "PATH",
+    // The loader and the C library.
+    "LD_*",
+    "GLIBC_*",
+    "MALLOC_*",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LOCPATH",
+    "NLSPATH",
+    "CHARSET",
+    "GCONV_PATH",
+    "TZ",
+    "TZDIR",
+    "RES_OPTIONS",
+    "LOCALDOMAIN",
+    "HOSTALIASES",
+    // Libraries of modules.
+    "OPENSSL_*",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "OMP_*",
+    "GOMP_*",
+    "KMP_*",
+    "MKL_*",
+    "OPENBLAS_*",
+    "GOTO_*",
+    "BLIS_*",
+    "CUDA_*",
+    "NVIDIA_*",
+    "GRPC_*",
+    "RUST_*",
+    "_RJEM_MALLOC_CONF",
+    "MIMALLOC_*",
+];
+/// Those of this program, and of a shell about one process.
+const OF_ONE_PROCESS: &[&str] = &["TOOLCRIB_*", "_", "PWD", "OLDPWD", "SHLVL"];
+/// Where templates run: servers go into their own folders.
+const FOLDER: &str = "/";
+
+/// What the servers of one template have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    interpreter: PathBuf,
+    flags: Vec<String>,
+    /// The environment of the template.
+    environment: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Key {
+    /// Variables are named, since their values may be private.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interpreter, flags, environment } = self;
+        let names = environment.keys();
+        f.debug_struct("Key")
+            .field("interpreter", interpreter)
+            .field("flags", flags)
+            .field("environment", &names)
+            .finish()
+    }
+}
+
+impl fmt::Display for Key {
+    /// The interpreter and its flags.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.interpreter.display())?;
+        self.flags.iter().try_for_each(|flag| write!(f, " {flag}"))
+    }
+}
+
+impl Key {
+    /// The key of `start`, a start of `spec`.
+    ///
+    /// # Errors
+    /// Why it cannot have a template: one of the variables that it would need is secret.
+    pub(super) fn of(
+        spec: &StdioConfig,
+        start: &PythonStart,
+        secrets: &Secrets,
+    ) -> Result<Self, &'static str> {
+        let open = |name: &str, value: &str| !secret_name(name) && secrets.hide(value) == value;
+        let own = spec.env.iter().filter(|(name, _)| is_one(READ_AT_START, name));
+        if !own.clone().all(|(name, value)| open(name, value)) {
+            return Err("a variable that Python reads at its start is secret");
+        }
+        let (Entry::Module(entry) | Entry::Script(entry)) = &start.entry;
+        let mut words =
+            start.flags.iter().chain([entry]).map(String::as_str).chain(start.interpreter.to_str());
+        if !words.all(|word| secrets.hide(word) == word) {
+            return Err("the path of its script or interpreter is secret");
+        }
+        // Of the others only what all servers get, and never the value that one of them has in place of it.
+        let shared = spec.inherited.iter().filter(|(name, value)| {
+            !is_one(READ_AT_START, name) && !is_one(OF_ONE_PROCESS, name) && open(name, value)
+        });
+        let environment = shared.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
+        Ok(Self { interpreter: start.interpreter.clone(), flags: start.flags.clone(), environment })
+    }
+
+    /// The environment of a template: what is passed to all servers, and what interpreters read at their start. Nothing of it is
+    /// secret, or of one server alone but for the latter.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    /// A name that is the same for equal keys.
+    pub(super) fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut add = |part: &[u8]| {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        };
+        add(self.interpreter.as_os_str().as_encoded_bytes());
+        add(&self.flags.len().to_le_bytes());
+        self.flags.iter().for_each(|flag| add(flag.as_bytes()));
+        for (name, value) in &self.environment {
+            add(name.as_bytes());
+            add(value.as_bytes());
+        }
+        short_hex(hash)
+    }
+
+    /// The process that runs `code` as a template, for servers that begin at `entries`, without the modules `avoid`.
+    pub(super) fn template(
+        &self,
+        code: &str,
+        entries: &BTreeSet<Entry>,
+        avoid: &BTreeSet<String>,
+    ) -> StdioConfig {
+        let entries: Vec<[&str; 2]> = entries
+            .iter()
+            .map(|entry| match entry {
+                Entry::Module(name) => ["module", name],
+                Entry::Script(path) => ["script", path],
+            })
+            .collect();
+        let plan = json!({ "entries": entries, "avoid": avoid }).to_string();
+        let args = self.flags.iter().cloned().chain(["-c".to_owned(), code.to_owned(), plan]).collect();
+        let mut spec = StdioConfig::new(&self.interpreter, args, FOLDER);
+        spec.env = self.environment().into();
+        spec
+    }
+}
+
+fn is_one(names: &[&str], name: &str) -> bool {
+    names.iter().any(|known| match known.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == *known,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn strings(pairs: &[(&str, &str)]) -> Arc<BTreeMap<String, String>> {
+        Arc::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    fn start() -> PythonStart {
+        PythonStart {
+            interpreter: "/env/bin/python".into(),
+            flags: vec!["-u".to_owned()],
+            entry: Entry::Module("server".to_owned()),
+            line: Vec::new(),
+            name: "python".to_owned(),
+        }
+    }
+
+    fn spec(own: &[(&str, &str)]) -> StdioConfig {
+        let shared = [("PATH", "/bin"), ("HOME", "/home/me"), ("TMPDIR", "/tmp"), ("XDG_TOKEN", "abcdefgh")];
+        let mut spec = StdioConfig::new("server", Vec::new(), "/");
+        spec.inherited = strings(&shared);
+        spec.env = spec.inherited.clone();
+        for (name, value) in own {
+            spec.set_env(*name, (*value).to_owned());
+        }
+        spec
+    }
+
+    fn key(spec: &StdioConfig) -> Result<Key, &'static str> {
+        Key::of(spec, &start(), &Secrets::new(["hunter2-hunter2".to_owned()]))
+    }
+
+    #[test]
+    fn a_template_has_nothing_of_one_server() {
+        let plain = key(&spec(&[])).unwrap();
+        assert_eq!(
+            plain.environment(),
+            *strings(&[("HOME", "/home/me"), ("PATH", "/bin"), ("TMPDIR", "/tmp")])
+        );
+        for own in [("API_KEY", "hunter2-hunter2"), ("DEBUG", "1"), ("TMPDIR", "/other"), ("TOOLCRIB_X", "y")]
+        {
+            assert_eq!(key(&spec(&[own])), Ok(plain.clone()), "{own:?}");
+            assert_eq!(key(&spec(&[own])).unwrap().hash(), plain.hash());
+        }
+        for own in
+            [("PYTHONPATH", "/x"), ("PATH", "/y"), ("LC_ALL", "C"), ("TZ", "UTC"), ("SSL_CERT_FILE", "/x")]
+        {
+            let other = key(&spec(&[own])).unwrap();
+            assert_ne!(other.hash(), plain.hash(), "{own:?}");
+            assert_eq!(other.environment().get(own.0).map(String::as_str), Some(own.1));
+        }
+        let mut without = spec(&[]);
+        Arc::make_mut(&mut without.env).remove("HOME");
+        assert!(!key(&without).unwrap().environment().contains_key("HOME"), "as its server");
+    }
+
+    #[test]
+    fn secret_start_variables_exclude_a_template() {
+        for own in
+            [("PYTHONPATH", "/x/hunter2-hunter2"), ("GRPC_AUTH", "x"), ("PATH", "/hunter2-hunter2:/bin")]
+        {
+            assert!(key(&spec(&[own])).unwrap_err().contains("secret"), "{own:?}");
+        }
+        let mut telling = start();
+        telling.entry = Entry::Script("/hunter2-hunter2/x.py".to_owned());
+        let refused = Key::of(&spec(&[]), &telling, &Secrets::new(["hunter2-hunter2".to_owned()]));
+        assert!(refused.unwrap_err().contains("secret"));
+        let told = format!("{:?}", key(&spec(&[("TZ", "Europe/Vienna")])).unwrap());
+        assert!(told.contains("TZ") && !told.contains("Vienna"), "{told}");
+    }
+
+    #[test]
+    fn a_template_is_told_what_it_is_for() {
+        let entries = [Entry::Script("/x/bin/a".to_owned()), Entry::Module("b".to_owned())].into();
+        let spec = key(&spec(&[])).unwrap().template("CODE", &entries, &["m.n".to_owned()].into());
+        assert_eq!(spec.command.to_str(), Some("/env/bin/python"));
+        assert_eq!(spec.args[..3], ["-u", "-c", "CODE"]);
+        let plan: serde_json::Value = serde_json::from_str(&spec.args[3]).unwrap();
+        assert_eq!(plan, json!({ "entries": [["module", "b"], ["script", "/x/bin/a"]], "avoid": ["m.n"] }));
+    }
+}

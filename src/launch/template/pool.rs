@@ -1,0 +1,287 @@
+//! The state of one template, and what a start does with it. Nothing here waits, or looks at a clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{proof::Memory, python::Entry};
+
+/// What a fork takes until its server answers.
+const FORK: Duration = Duration::from_millis(100);
+/// The longest that a start waits for a template.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+/// A template that was not used for so long ends, if no server is expected.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
+/// And if some are: perhaps nobody ever calls them.
+const IDLE_EXPECTING: Duration = Duration::from_secs(10 * 60);
+/// Templates that may end by themselves, or hang.
+const MAX_ENDS: u32 = 3;
+/// Forks of one server that may be refused.
+const MAX_REFUSALS: u32 = 3;
+/// Servers whose refusals are counted.
+const MAX_COUNTED: usize = 1000;
+/// Modules and scripts that one template begins with.
+const MAX_ENTRIES: usize = 64;
+
+/// What becomes of a template of type `T`.
+#[derive(Debug)]
+pub(super) enum Stage<T> {
+    None,
+    Starting {
+        since: Instant,
+    },
+    Ready {
+        since: Instant,
+        template: Arc<T>,
+        /// That it has imported.
+        modules: u64,
+    },
+    /// There is none for this manager any more.
+    Failed {
+        reason: String,
+    },
+}
+
+/// One template and its servers.
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    pub(super) stage: Stage<T>,
+    /// Servers that are configured and not started yet, by their identity.
+    expected: BTreeMap<String, usize>,
+    pub(super) entries: BTreeSet<Entry>,
+    /// Those of them that the template is for, which is there or being started.
+    pub(super) covered: BTreeSet<Entry>,
+    pub(super) memory: Memory,
+    refusals: BTreeMap<String, (u32, String)>,
+    ends: u32,
+    pub(super) forks: u64,
+    pub(super) waiting: usize,
+    used: Instant,
+}
+
+/// A start that asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish<'a> {
+    pub(super) identity: &'a str,
+    pub(super) entry: &'a Entry,
+    /// It will be started again and again.
+    pub(super) repeats: bool,
+    /// What it takes by itself.
+    pub(super) takes: Option<Duration>,
+    /// Starts at the same time, this one included, for each core.
+    pub(super) crowd: u32,
+}
+
+/// What it does.
+#[derive(Debug)]
+pub(super) enum Decision<T> {
+    Fork(Arc<T>),
+    /// It waits at most `limit` for a template, which it starts first if there is none.
+    Wait {
+        limit: Duration,
+        start: bool,
+    },
+    /// It starts by itself; a template for later ones is to be started beside it.
+    Ordinary {
+        start: bool,
+        why: Why,
+    },
+}
+
+/// Why a server is not forked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Nothing is known of this version.
+    FirstStart,
+    /// A fork was not the same.
+    Off(String),
+    /// A template would be used once.
+    Alone,
+    /// It is quicker by itself.
+    NotReady,
+    /// The template has refused, or not answered in time.
+    Refused(String),
+    /// There is no template.
+    Failed(String),
+    /// The manager ends.
+    Ended,
+}
+
+impl Why {
+    /// As in docs/tracing.md.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::FirstStart => "first_start",
+            Self::Off(_) => "off",
+            Self::Alone => "alone",
+            Self::NotReady => "not_ready",
+            Self::Refused(_) => "refused",
+            Self::Failed(_) => "failed",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstStart => f.write_str("the first start of this version is an ordinary one"),
+            Self::Off(reason) => write!(f, "a fork was not the same: {reason}"),
+            Self::Alone => f.write_str("no other server would use its template"),
+            Self::NotReady => f.write_str("it starts sooner than its template"),
+            Self::Refused(reason) => write!(f, "its template refused: {reason}"),
+            Self::Failed(reason) => write!(f, "its template failed: {reason}"),
+            Self::Ended => f.write_str("the manager ends"),
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    pub(super) fn new(memory: Memory, now: Instant) -> Self {
+        Self {
+            stage: Stage::None,
+            expected: BTreeMap::new(),
+            entries: BTreeSet::new(),
+            covered: BTreeSet::new(),
+            memory,
+            refusals: BTreeMap::new(),
+            ends: 0,
+            forks: 0,
+            waiting: 0,
+            used: now,
+        }
+    }
+
+    /// One more server will be started.
+    pub(super) fn expect(&mut self, identity: &str, entry: &Entry) {
+        *self.expected.entry(identity.to_owned()).or_default() += 1;
+        self.enter(entry);
+    }
+
+    /// A server starts, whichever way.
+    pub(super) fn begins(&mut self, identity: &str, entry: &Entry, now: Instant) {
+        if let Some(count) = self.expected.get_mut(identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.expected.remove(identity);
+            }
+        }
+        self.enter(entry);
+        self.used = now;
+    }
+
+    fn enter(&mut self, entry: &Entry) {
+        if self.entries.len() < MAX_ENTRIES {
+            self.entries.insert(entry.clone());
+        }
+    }
+
+    /// What a start does that has begun.
+    pub(super) fn decide(&self, wish: Wish<'_>, now: Instant) -> Decision<T> {
+        if let Some((count, why)) = self.refusals.get(wish.identity)
+            && *count >= MAX_REFUSALS
+        {
+            return Decision::Ordinary { start: false, why: Why::Refused(why.clone()) };
+        }
+        let others = !self.expected.is_empty();
+        match &self.stage {
+            Stage::Ready { template, .. } if self.covered.contains(wish.entry) => {
+                Decision::Fork(template.clone())
+            }
+            Stage::Ready { .. } if !self.entries.contains(wish.entry) => {
+                Decision::Ordinary { start: false, why: Why::Failed("it is for too many others".to_owned()) }
+            }
+            // Another one takes its place, for the servers that it was not told of.
+            Stage::Ready { .. } => self.begin(wish, true),
+            Stage::Failed { reason } => Decision::Ordinary { start: false, why: Why::Failed(reason.clone()) },
+            Stage::Starting { since } => {
+                let elapsed = now.saturating_duration_since(*since);
+                match self.wait(wish, elapsed).filter(|_| self.covered.contains(wish.entry)) {
+                    Some(limit) => Decision::Wait { limit, start: false },
+                    None => Decision::Ordinary { start: false, why: Why::NotReady },
+                }
+            }
+            Stage::None if !wish.repeats && !others => Decision::Ordinary { start: false, why: Why::Alone },
+            // Beside a few starts it would be the last one to be ready, for nobody.
+            Stage::None => self.begin(wish, wish.repeats),
+        }
+    }
+
+    /// A template is started and waited for, if that is quicker; else it is started for later ones if it is `of_use` to them.
+    fn begin(&self, wish: Wish<'_>, of_use: bool) -> Decision<T> {
+        match self.wait(wish, Duration::ZERO) {
+            Some(limit) => Decision::Wait { limit, start: true },
+            None => Decision::Ordinary { start: of_use, why: Why::NotReady },
+        }
+    }
+
+    /// Whether a template is to be started: there is none, or not for all its servers.
+    pub(super) fn wants_template(&self) -> bool {
+        match &self.stage {
+            Stage::None => true,
+            Stage::Ready { .. } => !self.entries.is_subset(&self.covered),
+            Stage::Starting { .. } | Stage::Failed { .. } => false,
+        }
+    }
+
+    /// How long it may wait for a template that was started so long ago. `None`: it is quicker by itself.
+    fn wait(&self, wish: Wish<'_>, elapsed: Duration) -> Option<Duration> {
+        let takes = wish.takes?;
+        // A template imports what a server does, and nothing else.
+        let ready = self.memory.ready.unwrap_or(takes);
+        // It is late: who knows why.
+        if elapsed > ready * 2 {
+            return None;
+        }
+        let left = ready.saturating_sub(elapsed);
+        // On busy cores each start takes longer; that of the template was measured on such.
+        let alone = takes.saturating_mul(wish.crowd.max(1));
+        (left + FORK < alone).then(|| (left + left / 4 + FORK).min(alone).min(MAX_WAIT))
+    }
+
+    pub(super) fn forked(&mut self, identity: &str, now: Instant) {
+        self.refusals.remove(identity);
+        self.forks += 1;
+        self.used = now;
+    }
+
+    /// The template does not fork this server.
+    pub(super) fn refused(&mut self, identity: &str, why: &str) {
+        if self.refusals.len() >= MAX_COUNTED {
+            self.refusals.clear();
+        }
+        let (count, last) = self.refusals.entry(identity.to_owned()).or_default();
+        *count += 1;
+        why.clone_into(last);
+    }
+
+    /// `template` has ended, or is ended because it hangs. The next start makes a new one, a few times.
+    pub(super) fn ended(&mut self, template: &Arc<T>, why: &str) {
+        if !self.is_ready(template) {
+            return;
+        }
+        self.ends += 1;
+        self.stage = match self.ends {
+            ..MAX_ENDS => Stage::None,
+            _ => Stage::Failed { reason: why.to_owned() },
+        };
+    }
+
+    /// Whether this is the one that is forked.
+    pub(super) fn is_ready(&self, template: &Arc<T>) -> bool {
+        matches!(&self.stage, Stage::Ready { template: ready, .. } if Arc::ptr_eq(ready, template))
+    }
+
+    /// How long it is kept from `now` on if nobody uses it. `None`: it ends.
+    pub(super) fn kept(&self, now: Instant) -> Option<Duration> {
+        let limit = if self.expected.is_empty() { IDLE } else { IDLE_EXPECTING };
+        let left = limit.saturating_sub(now.saturating_duration_since(self.used));
+        if self.waiting > 0 { Some(IDLE) } else { Some(left).filter(|left| !left.is_zero()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Decisions, at times that are made up.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn entry() -> Entry {
+    Entry::Module("server".to_owned())
+}
+
+static ENTRY: std::sync::LazyLock<Entry> = std::sync::LazyLock::new(entry);
+
+fn wish(repeats: bool, takes: u64, crowd: u32) -> Wish<'static> {
+    let takes = Some(Duration::from_millis(takes)).filter(|takes| !takes.is_zero());
+    Wish { identity: "a", entry: &ENTRY, repeats, takes, crowd }
+}
+
+/// In words: `fork`, `wait MILLIS [and start]`, `ordinary [and start]: WHY`.
+fn words(slot: &Slot<()>, wish: Wish<'_>, now: Instant) -> String {
+    let and = |start: bool| if start { " and start" } else { "" };
+    match slot.decide(wish, now) {
+        Decision::Fork(_) => "fork".to_owned(),
+        Decision::Wait { limit, start } => format!("wait {}{}", limit.as_millis(), and(start)),
+        Decision::Ordinary { start, why } => format!("ordinary{}: {why}", and(start)),
+    }
+}
+
+fn slot(expected: &[&str], ready: Option<u64>, now: Instant) -> Slot<()> {
+    let memory = Memory { ready: ready.map(Duration::from_millis), avoid: Vec::new() };
+    let mut slot = Slot::new(memory, now);
+    for identity in expected {
+        slot.expect(identity, &entry());
+    }
+    slot.enter(&ENTRY);
+    slot.covered.clone_from(&slot.entries);
+    slot
+}
+
+#[test]
+fn a_template_is_started_when_it_pays() {
+    let now = Instant::now();
+    let alone = "ordinary: no other server would use its template";
+    let sooner = "ordinary: it starts sooner than its template";
+    for (expected, wish, ready, decision) in [
+        (&["a"][..], wish(false, 1200, 1), Some(1200), alone),
+        (&["a", "b"], wish(false, 1200, 1), Some(1200), sooner),
+        (&["a", "b"], wish(false, 1200, 4), Some(1200), "wait 1600 and start"),
+        (&["a", "b"], wish(false, 1200, 1), Some(800), "wait 1100 and start"),
+        (&["a", "b"], wish(false, 1200, 2), None, "wait 1600 and start"),
+        (&["a", "b"], wish(false, 0, 9), Some(1200), sooner),
+        (&["a"], wish(true, 1200, 1), Some(1200), "ordinary and start: it starts sooner than its template"),
+        (&["a"], wish(true, 0, 1), None, "ordinary and start: it starts sooner than its template"),
+        (&["a"], wish(true, 1200, 3), Some(1200), "wait 1600 and start"),
+        (&["a"], wish(true, 90_000, 3), Some(60_000), "wait 10000 and start"),
+    ] {
+        let mut slot = slot(expected, ready, now);
+        slot.begins("a", &entry(), now);
+        assert_eq!(words(&slot, wish, now), decision, "{expected:?} {wish:?} {ready:?}");
+    }
+}
+
+#[test]
+fn a_start_waits_only_while_that_is_quicker() {
+    let now = Instant::now();
+    let mut slot = slot(&["b"], Some(1200), now);
+    slot.stage = Stage::Starting { since: now };
+    let sooner = "ordinary: it starts sooner than its template";
+    for (elapsed, decision) in [
+        (0, sooner),
+        (99, sooner),
+        (101, "wait 1200"),
+        (600, "wait 850"),
+        (1200, "wait 100"),
+        (2400, "wait 100"),
+        (2401, sooner),
+    ] {
+        let now = now + Duration::from_millis(elapsed);
+        // It never waits longer than its own start takes.
+        assert_eq!(words(&slot, wish(false, 1200, 1), now), decision, "{elapsed}");
+    }
+    assert_eq!(words(&slot, wish(true, 90, 1), now + SECOND), sooner, "a light server");
+}
+
+#[test]
+fn a_template_that_ends_often_is_given_up() {
+    let now = Instant::now();
+    let mut slot = slot(&["b", "c"], Some(100), now);
+    for round in 1..=MAX_ENDS {
+        let template = Arc::new(());
+        slot.stage = Stage::Ready { since: now, template: template.clone(), modules: 1 };
+        assert_eq!(words(&slot, wish(false, 1200, 1), now), "fork");
+        slot.ended(&Arc::new(()), "another one");
+        assert!(slot.is_ready(&template));
+        slot.ended(&template, "it was killed");
+        let decision = words(&slot, wish(false, 1200, 1), now);
+        let expected = if round < MAX_ENDS {
+            "wait 225 and start"
+        } else {
+            "ordinary: its template failed: it was killed"
+        };
+        assert_eq!(decision, expected, "{round}");
+    }
+}
+
+#[test]
+fn a_server_that_is_refused_often_is_not_forked() {
+    let now = Instant::now();
+    let mut slot = slot(&[], None, now);
+    slot.stage = Stage::Ready { since: now, template: Arc::new(()), modules: 1 };
+    for _ in 0..MAX_REFUSALS - 1 {
+        slot.refused("a", "HTTP_PROXY differs");
+    }
+    slot.forked("a", now);
+    for _ in 0..MAX_REFUSALS {
+        assert_eq!(words(&slot, wish(false, 1200, 1), now), "fork");
+        slot.refused("a", "HTTP_PROXY differs");
+    }
+    assert_eq!(words(&slot, wish(false, 1200, 1), now), "ordinary: its template refused: HTTP_PROXY differs");
+    assert_eq!(words(&slot, Wish { identity: "b", ..wish(false, 1200, 1) }, now), "fork");
+}
+
+#[test]
+fn an_idle_template_is_not_kept() {
+    let now = Instant::now();
+    let mut slot = slot(&["a"], None, now);
+    assert_eq!(slot.kept(now + IDLE), IDLE_EXPECTING.checked_sub(IDLE));
+    assert_eq!(slot.kept(now + IDLE_EXPECTING), None);
+    slot.begins("a", &entry(), now);
+    assert_eq!(slot.kept(now), Some(IDLE));
+    assert_eq!(slot.kept(now + IDLE), None);
+    slot.forked("a", now + IDLE);
+    assert_eq!(slot.kept(now + IDLE + SECOND), IDLE.checked_sub(SECOND));
+    slot.waiting = 1;
+    assert!(slot.kept(now + 9 * IDLE).is_some());
+    // Another start of the same is no news.
+    slot.begins("a", &entry(), now);
+    assert_eq!(slot.entries.len(), 1);
+}
+
+#[test]
+fn a_template_is_replaced_for_servers_that_it_is_not_for() {
+    let now = Instant::now();
+    let mut slot = slot(&["a"], Some(1200), now);
+    slot.stage = Stage::Ready { since: now, template: Arc::new(()), modules: 1 };
+    assert!(!slot.wants_template());
+    let other = Entry::Module("other".to_owned());
+    let wish = Wish { identity: "b", entry: &other, ..wish(true, 1200, 1) };
+    slot.begins("b", &other, now);
+    assert_eq!(words(&slot, wish, now), "ordinary and start: it starts sooner than its template");
+    assert!(slot.wants_template());
+    // Until then the others are forked.
+    assert_eq!(words(&slot, self::wish(true, 1200, 1), now), "fork");
+    slot.covered.insert(other.clone());
+    assert_eq!(words(&slot, wish, now), "fork");
+}

@@ -1,0 +1,199 @@
+//! What is known of the servers that could be forked: nothing, what an ordinary start offered, that a fork offers the same, or that it
+//! does not. One record for each version of a package and command line, in `template` below the cache folder, without a word that a
+//! server said: of that there are hashes.
+
+mod fingerprint;
+mod identity;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::fingerprint::{Difference, Fingerprint, ToolPrint};
+pub(super) use self::identity::{Identities, Identity};
+use super::cut_bytes;
+use crate::launch::record::Store;
+
+/// Version of the form of records.
+const SCHEMA: u32 = 1;
+/// Records that are older are removed: packages change, and what is still in use is soon known again.
+const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Bytes of a reason.
+const MAX_REASON: usize = 500;
+/// Modules that a template is started without.
+const MAX_AVOID: usize = 100;
+
+/// What is known of one server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Proof {
+    /// Nothing: its next start is an ordinary one.
+    #[default]
+    Unknown,
+    /// What an ordinary start has offered. The next one may be a fork, and is compared.
+    Baseline(Fingerprint),
+    /// A fork has offered the same.
+    Proven(Fingerprint),
+    /// It is not forked.
+    Off {
+        /// Why, without secrets.
+        reason: String,
+        /// In seconds since 1970.
+        when: u64,
+    },
+}
+
+/// What is remembered of a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// From its start until it could be forked.
+    pub(super) ready: Option<Duration>,
+    /// Modules that it cannot import.
+    pub(super) avoid: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ProofRecord {
+    schema: u32,
+    /// The package or script.
+    of: String,
+    proof: Proof,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct MemoryRecord {
+    schema: u32,
+    ready_ms: Option<u64>,
+    avoid: Vec<String>,
+}
+
+/// Where proofs are kept: in a folder, else in memory. A cheap handle.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Proofs {
+    store: Option<Store>,
+    memory: Arc<Mutex<BTreeMap<String, Proof>>>,
+}
+
+impl Proof {
+    /// Whether a fork may be tried.
+    pub(super) fn permits(&self) -> bool {
+        matches!(self, Self::Baseline(_) | Self::Proven(_))
+    }
+
+    pub(super) fn off(reason: &str) -> Self {
+        let when = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self::Off { reason: cut_bytes(reason, MAX_REASON).to_owned(), when }
+    }
+
+    /// What it becomes by an ordinary start that offered `seen`.
+    pub(super) fn after_ordinary(&self, seen: Fingerprint) -> Option<Self> {
+        match self {
+            Self::Unknown => Some(Self::Baseline(seen)),
+            // What it offers has changed since, without a fork.
+            Self::Baseline(before) | Self::Proven(before) if before.difference(&seen).is_some() => {
+                Some(Self::Baseline(seen))
+            }
+            Self::Baseline(_) | Self::Proven(_) | Self::Off { .. } => None,
+        }
+    }
+
+    /// What it becomes by a fork that offered `seen`, and how that differs.
+    pub(super) fn after_fork(&self, seen: &Fingerprint) -> (Option<Self>, Option<Difference>) {
+        match self {
+            Self::Baseline(before) => match before.difference(seen) {
+                None => (Some(Self::Proven(before.clone())), None),
+                Some(difference) => (Some(Self::off(difference.as_str())), Some(difference)),
+            },
+            // Forks offered the same before: perhaps any start would offer something else by now. The next one tells.
+            Self::Proven(before) => match before.difference(seen) {
+                None => (None, None),
+                Some(difference) => (Some(Self::Unknown), Some(difference)),
+            },
+            Self::Unknown | Self::Off { .. } => (None, None),
+        }
+    }
+}
+
+impl Proofs {
+    /// Keeps them in `template` below `cache`. Without a folder they are known until the end of this value.
+    pub(super) fn new(cache: Option<&Path>) -> Self {
+        let store = cache.map(|cache| Store::new(cache.join("template")));
+        Self { store, memory: Arc::default() }
+    }
+
+    /// Reads a file.
+    pub(super) fn of(&self, identity: &Identity) -> Proof {
+        match &self.store {
+            Some(store) => {
+                let record = store.load::<ProofRecord>(&identity.key);
+                record.filter(|record| record.schema == SCHEMA).map(|record| record.proof).unwrap_or_default()
+            }
+            None => self.memory().get(&identity.key).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Writes a file. One that cannot be written is as good as unknown.
+    pub(super) fn set(&self, identity: &Identity, proof: Proof) {
+        let Some(store) = &self.store else {
+            self.memory().insert(identity.key.clone(), proof);
+            return;
+        };
+        if proof == Proof::Unknown {
+            return store.remove(&identity.key);
+        }
+        let record = ProofRecord { schema: SCHEMA, of: identity.words.clone(), proof };
+        if let Err(error) = store.save(&identity.key, &record) {
+            tracing::debug!(of = %identity.words, %error, "what is known of its forks could not be saved");
+        }
+        store.remove_older(MAX_AGE);
+    }
+
+    /// What is remembered of the template with this key. Reads a file.
+    pub(super) fn memory_of(&self, key: &str) -> Memory {
+        let record = self.store.as_ref().and_then(|store| store.load::<MemoryRecord>(&of_template(key)));
+        let record = record.filter(|record| record.schema == SCHEMA && record.avoid.len() <= MAX_AVOID);
+        let Some(MemoryRecord { ready_ms, avoid, .. }) = record else { return Memory::default() };
+        Memory { ready: ready_ms.map(Duration::from_millis), avoid }
+    }
+
+    /// Writes a file.
+    pub(super) fn remember(&self, key: &str, memory: Memory) {
+        let Some(store) = &self.store else { return };
+        let ready_ms = memory.ready.map(|ready| u64::try_from(ready.as_millis()).unwrap_or(u64::MAX));
+        let mut avoid = memory.avoid;
+        avoid.truncate(MAX_AVOID);
+        // It is only a help.
+        let _ = store.save(&of_template(key), &MemoryRecord { schema: SCHEMA, ready_ms, avoid });
+    }
+
+    /// Where what is known of the server is kept. `None`: in memory.
+    pub(super) fn file(&self, identity: &Identity) -> Option<PathBuf> {
+        Some(self.store.as_ref()?.file(&identity.key))
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Proof>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of_template(key: &str) -> String {
+    format!("template-{key}")
+}
+
+/// For the fuzz target `records`: what is kept of forks.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _ = serde_json::from_slice::<MemoryRecord>(bytes);
+    if let Ok(record) = serde_json::from_slice::<ProofRecord>(bytes) {
+        let seen = Fingerprint::new("2025-06-18", ("name", "1"), Vec::new());
+        let _ = (record.proof.after_fork(&seen), record.proof.after_ordinary(seen));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Proofs: what becomes of them, and what is made of their files.
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    config::{Secrets, StdioConfig},
+    launch::template::python::{Entry, PythonStart},
+};
+
+fn tool(name: &str, description: &str, schema: &serde_json::Value) -> ToolPrint {
+    ToolPrint::new(name, Some(description), schema)
+}
+
+fn offered(names: &[&str]) -> Fingerprint {
+    let tools = names.iter().map(|name| tool(name, "does it", &json!({ "type": "object" })));
+    Fingerprint::new("2025-06-18", ("server", "1.0"), tools.collect())
+}
+
+fn identity(key: &str) -> Identity {
+    Identity::made(key)
+}
+
+#[test]
+fn differences_are_said_in_words() {
+    let before = offered(&["a", "b", "c"]);
+    let stored: Fingerprint = serde_json::from_value(serde_json::to_value(&before).unwrap()).unwrap();
+    assert_eq!(stored.difference(&before), None);
+    let object = json!({ "type": "object" });
+    let of = |last: ToolPrint| {
+        let tools = vec![tool("a", "does it", &object), tool("b", "does it", &object), last];
+        Fingerprint::new("2025-06-18", ("server", "1.0"), tools)
+    };
+    assert_eq!(stored.difference(&of(tool("c", "does it", &object))), None);
+    for (now, words) in [
+        (
+            Fingerprint::new("2026-07-28", ("server", "1.0"), vec![]),
+            "it speaks the revision 2026-07-28 in place of 2025-06-18",
+        ),
+        (
+            Fingerprint::new("2025-06-18", ("server", "1.1"), vec![]),
+            "it calls itself `server 1.1`, and something else before",
+        ),
+        (offered(&["a", "b"]), "it lists 2 tools in place of 3"),
+        (offered(&[]), "it lists 0 tools in place of 3"),
+        (offered(&["a", "b", "x"]), "it lists the tool `x`, which it did not before"),
+        (offered(&["a", "c", "b"]), "it lists its tools in another order, `c` too early or too late"),
+        (of(tool("c", "does more", &object)), "its tool `c` has another description"),
+        (of(ToolPrint::new("c", None, &object)), "its tool `c` has another description"),
+        (of(tool("c", "does it", &json!({}))), "its tool `c` has another schema"),
+    ] {
+        let difference = stored.difference(&now);
+        assert_eq!(difference.as_ref().map(Difference::as_str), Some(words));
+    }
+    let many: Vec<String> = (0..3000).map(|number| number.to_string()).collect();
+    let names: Vec<&str> = many.iter().map(String::as_str).collect();
+    let (one, mut other) = (offered(&names), names.clone());
+    assert!(serde_json::to_string(&one).unwrap().len() < 1000);
+    other.swap(1, 2);
+    assert_eq!(one.difference(&offered(&names)), None);
+    assert_eq!(one.difference(&offered(&other)).unwrap().as_str(), "its tools are not the same");
+}
+
+#[test]
+fn a_fork_is_proven_by_an_ordinary_start() {
+    let (same, other) = (offered(&["a"]), offered(&["a", "b"]));
+    let unknown = Proof::Unknown;
+    assert!(!unknown.permits() && unknown.after_fork(&same) == (None, None));
+    let baseline = unknown.after_ordinary(same.clone()).unwrap();
+    assert!(baseline.permits());
+    assert_eq!(baseline.after_ordinary(same.clone()), None);
+    assert_eq!(baseline.after_ordinary(other.clone()), Some(Proof::Baseline(other.clone())));
+    let (proven, difference) = baseline.after_fork(&same);
+    assert_eq!((proven.as_ref(), difference), (Some(&Proof::Proven(same.clone())), None));
+    let proven = proven.unwrap();
+    assert!(proven.permits());
+    assert_eq!(proven.after_fork(&same), (None, None));
+    let (now, difference) = proven.after_fork(&other);
+    assert_eq!(now, Some(Proof::Unknown), "it may have changed without forks");
+    assert_eq!(difference.unwrap().as_str(), "it lists 2 tools in place of 1");
+    let (off, difference) = baseline.after_fork(&other);
+    let off = off.unwrap();
+    assert!(difference.is_some() && !off.permits());
+    assert!(
+        matches!(&off, Proof::Off { reason, .. } if reason == "it lists 2 tools in place of 1"),
+        "{off:?}"
+    );
+    assert!(
+        off.after_ordinary(same.clone()).is_none() && off.after_fork(&same) == (None, None),
+        "it stays off"
+    );
+    assert!(matches!(Proof::off(&"ä".repeat(1000)), Proof::Off { reason, .. } if reason.len() == MAX_REASON));
+}
+
+#[test]
+fn proofs_survive_damaged_and_foreign_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let proofs = Proofs::new(Some(folder.path()));
+    let baseline = Proof::Baseline(offered(&["secret_tool"]));
+    let one = identity("one");
+    assert_eq!(proofs.of(&one), Proof::Unknown);
+    proofs.set(&one, baseline.clone());
+    let file = folder.path().join("template/one.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("secret_tool") && !text.contains("does it"), "{text}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let same = |proof: &Proof| match proof {
+        Proof::Baseline(stored) => stored.difference(&offered(&["secret_tool"])).is_none(),
+        _ => false,
+    };
+    assert!(same(&proofs.of(&one)));
+    for damage in [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{\"schema\":1}",
+        &text[..text.len() / 2],
+        &text.replace("\"schema\":1", "\"schema\":9"),
+    ] {
+        std::fs::write(&file, damage).unwrap();
+        assert_eq!(proofs.of(&one), Proof::Unknown, "{damage}");
+        fuzz(damage.as_bytes());
+    }
+    fuzz(text.as_bytes());
+    std::fs::write(&file, &text).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(proofs.of(&one), Proof::Unknown, "anybody could have written it");
+    std::fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    assert_eq!(proofs.of(&one), Proof::Unknown, "it does not wait for a writer");
+    std::fs::remove_file(&file).unwrap();
+    proofs.set(&one, baseline.clone());
+    assert!(same(&proofs.of(&one)));
+    proofs.set(&one, Proof::Unknown);
+    assert!(!file.exists());
+    // Where nothing can be written all is unknown, and nothing fails.
+    let nowhere = Proofs::new(Some(Path::new("/dev/null")));
+    nowhere.set(&one, baseline.clone());
+    assert_eq!(nowhere.of(&one), Proof::Unknown);
+    let in_memory = Proofs::new(None);
+    in_memory.set(&one, baseline.clone());
+    assert!(same(&in_memory.clone().of(&one)) && in_memory.of(&identity("two")) == Proof::Unknown);
+}
+
+#[test]
+fn old_proofs_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let proofs = Proofs::new(Some(folder.path()));
+    for key in ["old", "young"] {
+        proofs.set(&identity(key), Proof::off("why"));
+    }
+    let at = |key: &str| folder.path().join("template").join(format!("{key}.json"));
+    let past = SystemTime::now() - MAX_AGE - Duration::from_secs(60);
+    std::fs::File::options().write(true).open(at("old")).unwrap().set_modified(past).unwrap();
+    proofs.set(&identity("new"), Proof::off("why"));
+    assert!(!at("old").exists() && at("young").exists() && at("new").exists());
+}
+
+#[test]
+fn the_time_of_a_template_is_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let proofs = Proofs::new(Some(folder.path()));
+    assert_eq!(proofs.memory_of("k"), Memory::default());
+    let memory = Memory { ready: Some(Duration::from_millis(1180)), avoid: vec!["a.b".to_owned()] };
+    proofs.remember("k", memory.clone());
+    assert_eq!(Proofs::new(Some(folder.path())).memory_of("k"), memory);
+    std::fs::write(folder.path().join("template/template-k.json"), "{}").unwrap();
+    assert_eq!(proofs.memory_of("k"), Memory::default());
+}
+
+#[test]
+fn another_version_has_another_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let site = root.join("env/lib/python3.12/site-packages");
+    let of_package = site.join("server-1.0.dist-info");
+    std::fs::create_dir_all(&of_package).unwrap();
+    std::fs::create_dir_all(root.join("env/bin")).unwrap();
+    std::fs::write(of_package.join("METADATA"), "Name: server\nVersion: 1.0\n\n").unwrap();
+    std::fs::write(of_package.join("RECORD"), "../../../bin/server,,\n").unwrap();
+    for file in ["env/bin/python", "env/bin/server", "other.py"] {
+        std::fs::write(root.join(file), "#!x\n").unwrap();
+    }
+    let text = |path: &str| root.join(path).to_str().unwrap().to_owned();
+    let start = |entry: Entry| PythonStart {
+        interpreter: root.join("env/bin/python"),
+        flags: Vec::new(),
+        entry,
+        line: Vec::new(),
+        name: String::new(),
+    };
+    let spec = StdioConfig::new("server", Vec::new(), &root);
+    let identities = Identities::default();
+    let of = |entry: &Entry, configured: &str| {
+        identities.of(&spec, &start(entry.clone()), configured, &Secrets::default())
+    };
+    let (server, other) = (Entry::Script(text("env/bin/server")), Entry::Script(text("other.py")));
+    let first = of(&server, "one");
+    assert_eq!(first.words, "pypi server 1.0");
+    assert_eq!(of(&server, "one"), first);
+    assert_ne!(of(&server, "two"), first);
+    let script = of(&other, "one");
+    assert_eq!(script.words, text("other.py"));
+    std::fs::write(root.join("other.py"), "something else").unwrap();
+    assert_ne!(of(&other, "one"), script, "it was edited");
+    std::fs::write(of_package.join("METADATA"), "Name: server\nVersion: 1.1\n\n").unwrap();
+    std::fs::rename(&of_package, site.join("server-1.1.dist-info")).unwrap();
+    let second = of(&server, "one");
+    assert_eq!(second.words, "pypi server 1.1");
+    assert_ne!(second, first);
+}

@@ -1,0 +1,267 @@
+//! The templates of one manager.
+
+mod forecast;
+mod planned;
+mod starting;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Notify, Semaphore};
+
+use self::starting::Starting;
+pub use self::status::{TemplateState, TemplateStatus};
+pub(crate) use self::{forecast::Forecast, planned::Planned};
+use super::{
+    key::Key,
+    pool::{Slot, Stage},
+    program::CODE,
+    proof::{Identities, Proofs},
+    python::PythonStart,
+};
+use crate::{
+    background::Background,
+    config::{Secrets, StdioConfig},
+    process::{Supervisor, TeardownScope, Template},
+};
+
+/// How long a template may take to fork: a start that gets no answer is begun anew, the ordinary way.
+pub(crate) const FORK_LIMIT: Duration = Duration::from_secs(1);
+/// How many starts a template is asked for at the same time. It forks one after the other; guards and servers begin side by side.
+const FORKS: usize = 8;
+/// How long the end of the manager waits for its templates.
+const END: Duration = Duration::from_secs(1);
+
+/// The templates of one manager. A cheap handle. They end with the last one, and by [`Templates::close`].
+#[derive(Clone)]
+pub(crate) struct Templates(Arc<Shared>);
+
+struct Shared {
+    supervisor: Supervisor,
+    secrets: RwLock<Secrets>,
+    proofs: Proofs,
+    identities: Identities,
+    /// The program of templates.
+    code: &'static str,
+    cells: Mutex<BTreeMap<Key, Cell>>,
+    closed: AtomicBool,
+}
+
+/// One key.
+struct Cell {
+    state: Arc<State>,
+    /// Starts and watches the template. It owns nothing that owns this.
+    work: Option<Background>,
+}
+
+/// The state of one key, and a call whenever it may have changed.
+struct State {
+    slot: Mutex<Slot<Template>>,
+    changed: Notify,
+    /// Forks at the same time.
+    forking: Semaphore,
+}
+
+/// What a start knows besides its [`StdioConfig`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StartFacts<'a> {
+    /// A hash of the command line and the environment as they are configured, before variables are put in: what they stand for
+    /// may be another thing for each task.
+    pub(crate) configured: &'a str,
+    /// It is started again and again: it belongs to a task or a client, or has spares.
+    pub(crate) repeats: bool,
+    /// What its start takes by itself.
+    pub(crate) takes: Option<Duration>,
+    /// Starts that are under way in this manager or wait for their turn, this one included.
+    pub(crate) at_once: usize,
+}
+
+impl Templates {
+    /// Keeps what is known of servers below `cache`; without a folder, as long as this lives. `secrets` are hidden and never handed to
+    /// a template.
+    pub(crate) fn new(supervisor: Supervisor, cache: Option<&Path>, secrets: Secrets) -> Self {
+        Self::with_code(supervisor, cache, secrets, CODE)
+    }
+
+    fn with_code(supervisor: Supervisor, cache: Option<&Path>, secrets: Secrets, code: &'static str) -> Self {
+        Self(Arc::new(Shared {
+            supervisor,
+            secrets: RwLock::new(secrets),
+            proofs: Proofs::new(cache),
+            identities: Identities::default(),
+            code,
+            cells: Mutex::default(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// From now on those of `more` are secret, too.
+    pub(crate) fn learn(&self, more: &Secrets) {
+        let mut secrets = self.0.secrets.write().unwrap_or_else(PoisonError::into_inner);
+        *secrets = secrets.and(more);
+    }
+
+    /// Tells of the servers that will be started, each with its hash of [`StartFacts::configured`]. Looks at files.
+    pub(crate) fn expect<'a>(&self, specs: impl IntoIterator<Item = (&'a StdioConfig, &'a str)>) {
+        for (spec, configured) in specs {
+            let facts = StartFacts { configured, repeats: false, takes: None, at_once: 1 };
+            if let Ok(planned) = self.examine(spec, facts)
+                && planned.proof.permits()
+            {
+                let state = self.state(&planned.key);
+                state.slot().expect(&planned.identity.key, &planned.start.entry);
+            }
+        }
+    }
+
+    /// Whether `spec` is a Python server that may have a template. Looks at one or two files.
+    pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
+        let has_guards = || matches!(self.0.supervisor.scope(), TeardownScope::Guard { .. });
+        spec.template && has_guards() && PythonStart::of(spec).is_ok()
+    }
+
+    /// How `spec`, as it is started after all (directly, with its caches), could be forked. Looks at files. `None`: it cannot be.
+    pub(crate) fn plan(&self, spec: &StdioConfig, facts: StartFacts<'_>) -> Option<Planned> {
+        self.examine(spec, facts).ok()
+    }
+
+    /// As [`Templates::plan`].
+    ///
+    /// # Errors
+    /// Why it cannot be forked, in words for a person.
+    pub(crate) fn examine(&self, spec: &StdioConfig, facts: StartFacts<'_>) -> Result<Planned, String> {
+        if !spec.template {
+            return Err("`template` is false".to_owned());
+        }
+        if let TeardownScope::Group { because } = self.0.supervisor.scope() {
+            return Err(format!("there are no guards: {because}"));
+        }
+        let Shared { proofs, identities, .. } = &*self.0;
+        let secrets = &self.0.secrets();
+        let start = PythonStart::of(spec)?;
+        let key = Key::of(spec, &start, secrets)?;
+        let identity = identities.of(spec, &start, facts.configured, secrets);
+        let proof = proofs.of(&identity);
+        let StartFacts { repeats, takes, at_once, .. } = facts;
+        let templates = self.clone();
+        let (spec, waited) = (spec.clone(), AtomicU64::new(0));
+        Ok(Planned { templates, spec, start, key, identity, proof, repeats, takes, at_once, waited })
+    }
+
+    /// The templates of this manager, those that have ended included.
+    pub(crate) fn status(&self) -> Vec<TemplateStatus> {
+        let cells = self.0.cells();
+        let now = Instant::now();
+        cells.iter().map(|(key, cell)| TemplateStatus::of(key, &cell.state.slot(), now)).collect()
+    }
+
+    /// Ends all templates, with or without a runtime. Servers that were forked go on; later starts are ordinary ones.
+    pub(crate) fn close(&self) {
+        drop(self.take());
+    }
+
+    /// As [`Templates::close`], and waits until their processes are gone, a short time at most.
+    pub(crate) async fn end(&self) {
+        let pids = self.take();
+        let gone = async {
+            for pid in pids.into_iter().filter_map(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
+                while rustix::process::test_kill_process(pid).is_ok() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        };
+        // What is left then ends with the zygote.
+        let _ = tokio::time::timeout(END, gone).await;
+    }
+
+    fn take(&self) -> Vec<u32> {
+        self.0.closed.store(true, SeqCst);
+        let cells = std::mem::take(&mut *self.0.cells());
+        let mut pids = Vec::new();
+        for Cell { state, work } in cells.into_values() {
+            drop(work);
+            let stage = std::mem::replace(&mut state.slot().stage, Stage::None);
+            state.changed.notify_waiters();
+            if let Stage::Ready { template, .. } = stage {
+                pids.push(template.pid());
+            }
+        }
+        pids
+    }
+
+    fn state(&self, key: &Key) -> Arc<State> {
+        if let Some(cell) = self.0.cells().get(key) {
+            return cell.state.clone();
+        }
+        // Read without the lock.
+        let memory = self.0.proofs.memory_of(&key.hash());
+        let mut cells = self.0.cells();
+        let cell = cells.entry(key.clone()).or_insert_with(|| Cell {
+            state: Arc::new(State {
+                slot: Mutex::new(Slot::new(memory, Instant::now())),
+                changed: Notify::new(),
+                forking: Semaphore::new(FORKS),
+            }),
+            work: None,
+        });
+        cell.state.clone()
+    }
+
+    /// Starts a template in the background. Does nothing if there is one.
+    fn start(&self, key: &Key, state: &Arc<State>) {
+        let Shared { supervisor, proofs, code, .. } = &*self.0;
+        let mut cells = self.0.cells();
+        // Looked at with the lock on the cells: after `close` none is begun.
+        let Some(cell) = cells.get_mut(key).filter(|cell| Arc::ptr_eq(&cell.state, state)) else { return };
+        {
+            let slot = &mut *state.slot();
+            if !slot.wants_template() {
+                return;
+            }
+            slot.covered.clone_from(&slot.entries);
+            slot.stage = Stage::Starting { since: Instant::now() };
+        }
+        let starting = Starting {
+            supervisor: supervisor.clone(),
+            secrets: self.0.secrets(),
+            proofs: proofs.clone(),
+            key: key.clone(),
+            code,
+            state: state.clone(),
+        };
+        cell.work = Some(Background::spawn(starting.run()));
+    }
+}
+
+impl Shared {
+    fn secrets(&self) -> Secrets {
+        self.secrets.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn cells(&self) -> MutexGuard<'_, BTreeMap<Key, Cell>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Waiters hold a handle, so there are none.
+        self.cells().clear();
+    }
+}
+
+impl State {
+    fn slot(&self) -> MutexGuard<'_, Slot<Template>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,58 @@
+//! What is known of a start before it.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::{Shared, StartFacts, Templates};
+use crate::{
+    config::StdioConfig,
+    launch::template::{proof::Proof, python::PythonStart},
+};
+
+/// Whether and how the next start of a Python server is forked, if its template is worth it.
+#[derive(Debug)]
+pub(crate) enum Forecast {
+    /// It cannot be, in words for a person.
+    Never(String),
+    /// Nothing is known of this version: its start is an ordinary one, and a later one may be a fork.
+    Later,
+    /// It may be a fork, which is compared with an ordinary start.
+    Compared,
+    /// It may be a fork: one has offered what an ordinary start does.
+    Proven,
+    /// A fork was not the same.
+    Off {
+        /// How it differed, or failed.
+        reason: String,
+        since: SystemTime,
+        /// What is kept of it: without this it is tried again.
+        file: Option<PathBuf>,
+    },
+}
+
+impl Templates {
+    /// What is known of the next start of `spec`, as it is started after all. `configured` as in [`StartFacts`]. `None`: it is no Python
+    /// server. Looks at files.
+    pub(crate) fn forecast(&self, spec: &StdioConfig, configured: &str) -> Option<Forecast> {
+        if !PythonStart::is_of_python(spec) {
+            return None;
+        }
+        let facts = StartFacts { configured, repeats: false, takes: None, at_once: 1 };
+        let planned = match self.examine(spec, facts) {
+            Ok(planned) => planned,
+            Err(why) => return Some(Forecast::Never(why)),
+        };
+        let Shared { proofs, .. } = &*self.0;
+        Some(match planned.proof() {
+            Proof::Unknown => Forecast::Later,
+            Proof::Baseline(_) => Forecast::Compared,
+            Proof::Proven(_) => Forecast::Proven,
+            Proof::Off { reason, when } => {
+                let since = UNIX_EPOCH.checked_add(Duration::from_secs(*when)).unwrap_or(UNIX_EPOCH);
+                Forecast::Off { reason: reason.clone(), since, file: proofs.file(&planned.identity) }
+            }
+        })
+    }
+}

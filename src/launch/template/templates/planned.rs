@@ -1,0 +1,205 @@
+//! The start of one server that could be forked, and what it tells of its proof.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::time::timeout_at;
+
+use super::{Shared, State, Templates};
+use crate::{
+    config::{StdioConfig, StopGrace},
+    duration::nanos,
+    launch::template::{
+        key::Key,
+        pool::{Decision, Why, Wish},
+        proof::{Difference, Fingerprint, Identity, Proof},
+        python::PythonStart,
+    },
+    process::{self, Pipes, Process, Template},
+};
+
+/// A start of a Python server that could be forked.
+pub(crate) struct Planned {
+    pub(super) templates: Templates,
+    pub(super) spec: StdioConfig,
+    pub(super) start: PythonStart,
+    pub(super) key: Key,
+    pub(super) identity: Identity,
+    pub(super) proof: Proof,
+    pub(super) repeats: bool,
+    pub(super) takes: Option<Duration>,
+    pub(super) at_once: usize,
+    /// Nanoseconds that the last start has waited for its template.
+    pub(super) waited: AtomicU64,
+}
+
+/// Counts a start that waits, until it is dropped.
+struct Waiting<'a>(&'a State);
+
+impl<'a> Waiting<'a> {
+    fn new(state: &'a State) -> Self {
+        state.slot().waiting += 1;
+        Self(state)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.slot().waiting -= 1;
+    }
+}
+
+impl Planned {
+    /// Forks the server, which may take `limit` once there is a template and it is this server's turn. A template is started, and waited
+    /// for, where that is quicker than an ordinary start; `on_wait` is called if one that another start has begun is waited for. To be
+    /// called before each start, also of servers that are not forked: it tells which ones are still expected. Cancel safe: no process is
+    /// left.
+    ///
+    /// # Errors
+    /// Why it is to be started the ordinary way. No process is left.
+    pub(crate) async fn spawn(
+        &self,
+        grace: StopGrace,
+        limit: Duration,
+        on_wait: &(dyn Fn() + Sync),
+    ) -> Result<(Process, Pipes), Why> {
+        self.waited.store(0, SeqCst);
+        let state = self.templates.state(&self.key);
+        state.slot().begins(&self.identity.key, &self.start.entry, Instant::now());
+        match &self.proof {
+            Proof::Unknown => return Err(Why::FirstStart),
+            Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
+            Proof::Baseline(_) | Proof::Proven(_) => {}
+        }
+        let (template, _forking) = loop {
+            let template = self.template(&state, on_wait).await?;
+            // A template forks one server at a time: in a crowd the last one would wait longer than its limit.
+            let forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
+            // It may have ended meanwhile.
+            if state.slot().is_ready(&template) {
+                break (template, forking);
+            }
+        };
+        let mut spec = self.spec.clone();
+        let (command, args) = self.start.line.split_first().ok_or(Why::Ended)?;
+        spec.command = command.into();
+        spec.args = args.to_vec();
+        let (supervisor, secrets) = (&self.templates.0.supervisor, &self.templates.0.secrets());
+        let began = Instant::now();
+        let forking = process::fork(&spec, supervisor, (&template, &self.start.name, limit), grace, secrets);
+        match forking.await {
+            Ok(forked) => {
+                state.slot().forked(&self.identity.key, Instant::now());
+                Ok(forked)
+            }
+            Err(error) => {
+                let why = secrets.hide(&error.what);
+                let mut slot = state.slot();
+                if began.elapsed() >= limit {
+                    slot.ended(&template, &format!("it did not fork within {} ms", limit.as_millis()));
+                } else if !template.has_ended() {
+                    slot.refused(&self.identity.key, &why);
+                }
+                drop(slot);
+                state.changed.notify_waiters();
+                Err(Why::Refused(why))
+            }
+        }
+    }
+
+    /// The template to be forked.
+    async fn template(&self, state: &Arc<State>, on_wait: &(dyn Fn() + Sync)) -> Result<Arc<Template>, Why> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let wish = Wish {
+            identity: &self.identity.key,
+            entry: &self.start.entry,
+            repeats: self.repeats,
+            takes: self.takes,
+            crowd: u32::try_from(self.at_once / cores).unwrap_or(u32::MAX),
+        };
+        let mut deadline = None;
+        loop {
+            let changed = state.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.templates.0.closed.load(SeqCst) {
+                return Err(Why::Ended);
+            }
+            let decision = state.slot().decide(wish, Instant::now());
+            match decision {
+                Decision::Fork(template) => return Ok(template),
+                Decision::Ordinary { start, why } => {
+                    if start {
+                        self.templates.start(&self.key, state);
+                    }
+                    return Err(why);
+                }
+                Decision::Wait { limit, start } => {
+                    if start {
+                        self.templates.start(&self.key, state);
+                    } else if deadline.is_none() {
+                        on_wait();
+                    }
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                    let _waiting = Waiting::new(state);
+                    let began = Instant::now();
+                    let waited = timeout_at(deadline.into(), changed).await;
+                    self.waited.fetch_add(nanos(began.elapsed()), SeqCst);
+                    waited.map_err(|_| Why::NotReady)?;
+                }
+            }
+        }
+    }
+
+    /// How long the last start has waited for its template, whether it was ready in time or not.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(SeqCst))
+    }
+
+    /// What is known of the server.
+    pub(crate) fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// The package of the server, or its script.
+    pub(crate) fn words(&self) -> &str {
+        &self.identity.words
+    }
+
+    /// An ordinary start has offered `seen`. Writes a file.
+    pub(crate) fn ordinary(&self, seen: Fingerprint) {
+        let Shared { proofs, .. } = &*self.templates.0;
+        // As it is by now: others may have been started meanwhile.
+        if let Some(proof) = proofs.of(&self.identity).after_ordinary(seen) {
+            proofs.set(&self.identity, proof);
+        }
+    }
+
+    /// A fork has offered `seen`. Writes a file where that is news.
+    ///
+    /// # Errors
+    /// It differs from an ordinary start. The next start will be one.
+    pub(crate) fn compare(&self, seen: &Fingerprint) -> Result<(), Difference> {
+        let (proofs, secrets) = (&self.templates.0.proofs, self.templates.0.secrets());
+        let (proof, difference) = proofs.of(&self.identity).after_fork(seen);
+        if let Some(proof) = proof {
+            let hidden = match proof {
+                Proof::Off { reason, when } => Proof::Off { reason: secrets.hide(&reason), when },
+                other => other,
+            };
+            proofs.set(&self.identity, hidden);
+        }
+        difference.map_or(Ok(()), Err)
+    }
+
+    /// A fork did not come up, or ended in its first seconds: it is not forked again. Writes a file.
+    pub(crate) fn failed(&self, why: &str) {
+        let (proofs, secrets) = (&self.templates.0.proofs, self.templates.0.secrets());
+        proofs.set(&self.identity, Proof::off(&secrets.hide(why)));
+    }
+}

@@ -1,0 +1,199 @@
+//! Starts one template, and watches it until it ends.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+
+use super::{
+    super::{
+        cut_bytes,
+        key::Key,
+        pool::Stage,
+        proof::{Memory, Proofs},
+    },
+    State,
+};
+use crate::{
+    config::Secrets,
+    process::{Supervisor, Template, start_template},
+    trace,
+};
+
+/// How long it may take to be ready.
+const READY: Duration = Duration::from_secs(30);
+/// How often it is started again without modules that it cannot import.
+const MAX_AVOIDING: usize = 3;
+/// Modules that one report may name.
+const MAX_NAMED: usize = 100;
+/// Bytes of a reason, and of the name of a module.
+const MAX_TEXT: usize = 300;
+
+/// The start of one template. Its state is `Starting`.
+pub(super) struct Starting {
+    pub(super) supervisor: Supervisor,
+    pub(super) secrets: Secrets,
+    pub(super) proofs: Proofs,
+    pub(super) key: Key,
+    pub(super) code: &'static str,
+    pub(super) state: Arc<State>,
+}
+
+/// What a template says. It is trusted with nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Report {
+    ready: Option<ReadyReport>,
+    failed: Option<FailedReport>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReadyReport {
+    modules: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FailedReport {
+    what: String,
+    avoid: Vec<String>,
+}
+
+/// Why it is not ready.
+struct Failure {
+    what: String,
+    /// It may be without these.
+    avoid: Vec<String>,
+}
+
+impl Starting {
+    /// Ends when the template does, or is not needed.
+    pub(super) async fn run(self) {
+        let mut avoid: BTreeSet<String> = self.state.slot().memory.avoid.iter().cloned().collect();
+        let mut attempt = 0;
+        let (template, modules, took) = loop {
+            let began = Instant::now();
+            let action = trace::template_start(&self.key);
+            let failure = match tokio::time::timeout(READY, self.ready(&avoid)).await {
+                Ok(Ok((template, modules))) => {
+                    action.record("process.pid", template.pid());
+                    action.record("toolcrib.modules", modules);
+                    action.end(None);
+                    break (template, modules, began.elapsed());
+                }
+                Ok(Err(failure)) => failure,
+                Err(_) => {
+                    let what = format!("it was not ready after {} s", READY.as_secs());
+                    Failure { what, avoid: Vec::new() }
+                }
+            };
+            action.record("toolcrib.why", &*failure.what);
+            action.end(Some(&"template_failed"));
+            let before = avoid.len();
+            avoid.extend(failure.avoid);
+            // Without anything new the same would happen again.
+            if avoid.len() == before || attempt == MAX_AVOIDING {
+                return self.failed(&failure.what);
+            }
+            attempt += 1;
+            tracing::debug!(template = %self.key, why = %failure.what, "is started without some modules");
+            self.state.slot().stage = Stage::Starting { since: Instant::now() };
+        };
+        let memory = Memory { ready: Some(took), avoid: avoid.into_iter().collect() };
+        {
+            let mut slot = self.state.slot();
+            slot.memory = memory.clone();
+            slot.stage = Stage::Ready { since: Instant::now(), template: template.clone(), modules };
+        }
+        self.state.changed.notify_waiters();
+        let (proofs, key) = (self.proofs.clone(), self.key.hash());
+        let saving = tokio::task::spawn_blocking(move || proofs.remember(&key, memory));
+        let _ = saving.await;
+        self.watch(&template).await;
+    }
+
+    /// A template that can be forked, and how many modules it has.
+    async fn ready(&self, avoid: &BTreeSet<String>) -> Result<(Arc<Template>, u64), Failure> {
+        let plain = |what: String| Failure { what: self.shown(&what), avoid: Vec::new() };
+        let spec = self.key.template(self.code, &self.state.slot().covered.clone(), avoid);
+        let template = start_template(&spec, &self.supervisor, &self.secrets).await;
+        let template = template.map_err(|error| plain(error.what))?;
+        while let Some(packet) = template.report().await {
+            let report: Report = serde_json::from_slice(&packet).unwrap_or_default();
+            if let Some(failed) = report.failed {
+                return Err(self.failure(failed));
+            }
+            if let Some(ready) = report.ready {
+                return Ok((Arc::new(template), ready.modules));
+            }
+        }
+        Err(plain(self.end_of(&template).await))
+    }
+
+    fn failure(&self, FailedReport { what, avoid }: FailedReport) -> Failure {
+        let named =
+            avoid.into_iter().filter(|name| !name.is_empty() && name.len() <= MAX_TEXT).take(MAX_NAMED);
+        Failure { what: self.shown(&what), avoid: named.collect() }
+    }
+
+    fn failed(&self, reason: &str) {
+        tracing::debug!(template = %self.key, %reason, "cannot be used");
+        self.state.slot().stage = Stage::Failed { reason: reason.to_owned() };
+        self.state.changed.notify_waiters();
+    }
+
+    /// Until it ends, hangs, or nobody needs it.
+    async fn watch(&self, template: &Arc<Template>) {
+        loop {
+            let changed = self.state.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let kept = {
+                let mut slot = self.state.slot();
+                if !slot.is_ready(template) {
+                    return;
+                }
+                let kept = slot.kept(Instant::now());
+                if kept.is_none() {
+                    slot.stage = Stage::None;
+                }
+                kept
+            };
+            let Some(kept) = kept else {
+                tracing::debug!(template = %self.key, "ends: nobody uses it");
+                return;
+            };
+            tokio::select! {
+                () = &mut changed => {}
+                () = tokio::time::sleep(kept) => {}
+                report = template.report() => {
+                    let report: Option<Report> = report.map(|packet| serde_json::from_slice(&packet).unwrap_or_default());
+                    let why = match report {
+                        Some(Report { failed: Some(failed), .. }) => self.failure(failed).what,
+                        Some(_) => continue,
+                        None => self.end_of(template).await,
+                    };
+                    self.state.slot().ended(template, &self.shown(&why));
+                    self.state.changed.notify_waiters();
+                }
+            }
+        }
+    }
+
+    /// What is known of its end.
+    async fn end_of(&self, template: &Template) -> String {
+        template.stderr().settled(Duration::from_millis(100)).await;
+        match template.stderr().lines().pop() {
+            Some(line) => format!("it has ended: {line}"),
+            None => "it has ended".to_owned(),
+        }
+    }
+
+    fn shown(&self, text: &str) -> String {
+        cut_bytes(&self.secrets.hide(text), MAX_TEXT).to_owned()
+    }
+}

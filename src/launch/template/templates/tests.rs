@@ -1,0 +1,214 @@
+//! Templates as processes: a shell in place of a Python, which says what a template says.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use super::*;
+use crate::{
+    config::{Guard, StopGrace},
+    launch::template::{
+        pool::{IDLE, Why},
+        proof::{Fingerprint, Proof},
+    },
+};
+
+/// A copy of the shell called `python3`, and a script of its own.
+struct House {
+    folder: tempfile::TempDir,
+    supervisor: Supervisor,
+}
+
+const READY: &str = r#"printf '{"ready":{"modules":7}}' >&4; read -r _ <&3"#;
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        let python = folder.path().join("python3");
+        fs::write(&python, fs::read(shell).unwrap()).unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(folder.path().join("server.py"), "cat\n").unwrap();
+        let supervisor = Supervisor::new(TeardownScope::new(&Guard::Auto));
+        assert!(matches!(supervisor.scope(), TeardownScope::Guard { .. }), "{:?}", supervisor.scope());
+        Self { folder, supervisor }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn templates(&self, code: &str) -> Templates {
+        let code = String::leak(code.to_owned());
+        Templates::with_code(self.supervisor.clone(), Some(&self.path("cache")), Secrets::default(), code)
+    }
+
+    fn spec(&self) -> StdioConfig {
+        StdioConfig::new(self.path("python3"), vec!["server.py".to_owned()], self.folder.path())
+    }
+
+    /// A start among many, so that it waits for its template, of a server that was started once.
+    fn planned(&self, templates: &Templates) -> Planned {
+        let spec = self.spec();
+        let takes = Some(Duration::from_secs(9));
+        let facts = StartFacts { configured: "x", repeats: true, takes, at_once: 10_000 };
+        let planned = templates.plan(&spec, facts).unwrap();
+        if *planned.proof() == Proof::Unknown {
+            planned.ordinary(fingerprint());
+            return templates.plan(&spec, facts).unwrap();
+        }
+        planned
+    }
+}
+
+fn fingerprint() -> Fingerprint {
+    Fingerprint::new("2025-06-18", ("server", "1"), Vec::new())
+}
+
+fn only(templates: &Templates) -> TemplateStatus {
+    let mut all = templates.status();
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+async fn until(what: &str, met: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !met() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn is_gone(pid: u32) -> bool {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::test_kill_process(pid).is_err()
+}
+
+async fn why(planned: &Planned, limit: u64) -> Why {
+    match planned.spawn(StopGrace::default(), Duration::from_millis(limit), &|| ()).await {
+        Ok(_) => panic!("a shell forks nothing"),
+        Err(why) => why,
+    }
+}
+
+#[tokio::test]
+async fn the_first_start_of_a_version_is_an_ordinary_one() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let spec = house.spec();
+    let facts = StartFacts { configured: "x", repeats: true, takes: None, at_once: 1 };
+    let first = templates.plan(&spec, facts).unwrap();
+    assert_eq!(why(&first, 100).await, Why::FirstStart);
+    assert_eq!(only(&templates).state, TemplateState::None);
+    first.ordinary(fingerprint());
+    let second = templates.plan(&spec, facts).unwrap();
+    assert!(matches!(second.proof(), Proof::Baseline(_)));
+    second.compare(&fingerprint()).unwrap();
+    assert!(matches!(templates.plan(&spec, facts).unwrap().proof(), Proof::Proven(_)));
+    second.failed("it ended after 0.3 s");
+    let off = templates.plan(&spec, facts).unwrap();
+    assert_eq!(why(&off, 100).await, Why::Off("it ended after 0.3 s".to_owned()));
+    let never = StdioConfig { template: false, ..spec };
+    assert_eq!(templates.examine(&never, facts).err().unwrap(), "`template` is false");
+}
+
+#[tokio::test]
+async fn a_template_that_does_not_answer_delays_a_start_shortly() {
+    let house = House::new();
+    let templates = house.templates(r#"printf '{"ready":{"modules":7}}' >&4; exec sleep 600"#);
+    let planned = house.planned(&templates);
+    assert!(matches!(why(&planned, 300).await, Why::Refused(_)));
+    // That one is ended, and the next start makes another one.
+    let status = only(&templates);
+    assert_eq!((status.state, status.forks), (TemplateState::None, 0), "{status:?}");
+    assert!(status.ready_time.is_some());
+    for _ in 0..2 {
+        assert!(matches!(why(&planned, 300).await, Why::Refused(_)));
+    }
+    let given_up = why(&planned, 300).await;
+    assert!(matches!(&given_up, Why::Failed(why) if why.contains("did not fork")), "{given_up:?}");
+}
+
+#[tokio::test]
+async fn templates_end_with_their_manager() {
+    let house = House::new();
+    for (how, dropped) in [("end", false), ("drop", true)] {
+        let templates = house.templates(READY);
+        let planned = house.planned(&templates);
+        let state = templates.state(&planned.key);
+        templates.start(&planned.key, &state);
+        until("ready", || only(&templates).state == TemplateState::Ready).await;
+        let status = only(&templates);
+        assert_eq!(status.modules, Some(7));
+        let pid = status.pid.unwrap();
+        assert!(!is_gone(pid));
+        if dropped {
+            drop((templates, planned, state));
+        } else {
+            templates.end().await;
+            assert_eq!(why(&planned, 100).await, Why::Ended);
+            assert!(templates.status().iter().all(|status| status.state == TemplateState::None));
+        }
+        until(how, || is_gone(pid)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_template_is_started_again_without_some_modules() {
+    let house = House::new();
+    // `$0` is what it is told.
+    let code = r#"case "$0" in
+        *'"avoid":["a","b"]'*) printf '{"ready":{"modules":2}}' >&4; read -r _ <&3 ;;
+        *'"avoid":["a"]'*) printf '{"failed":{"what":"b starts a thread","avoid":["b"]}}' >&4 ;;
+        *) printf '{"failed":{"what":"a starts a thread","avoid":["a"]}}' >&4 ;;
+    esac"#;
+    let templates = house.templates(code);
+    let planned = house.planned(&templates);
+    templates.start(&planned.key, &templates.state(&planned.key));
+    until("ready", || only(&templates).state == TemplateState::Ready).await;
+    let kept = templates.0.proofs.clone();
+    until("remembered", || kept.memory_of(&planned.key.hash()).avoid == ["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn a_template_that_fails_is_told() {
+    let house = House::new();
+    for (code, told) in [
+        (r#"printf '{"failed":{"what":"no ctypes"}}' >&4"#, "no ctypes"),
+        (r#"printf '{"failed":{"what":"x","avoid":["a"]}}' >&4"#, "x"),
+        ("echo it is broken >&2; exit 1", "it has ended: it is broken"),
+        ("printf nonsense >&4", "it has ended"),
+    ] {
+        let templates = house.templates(code);
+        let planned = house.planned(&templates);
+        assert_eq!(why(&planned, 1000).await, Why::Failed(told.to_owned()));
+        let status = only(&templates);
+        assert_eq!((status.state, status.reason.as_deref()), (TemplateState::Failed, Some(told)));
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_is_killed_is_noticed() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let planned = house.planned(&templates);
+    templates.start(&planned.key, &templates.state(&planned.key));
+    until("ready", || only(&templates).state == TemplateState::Ready).await;
+    let pid = rustix::process::Pid::from_raw(only(&templates).pid.unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    until("noticed", || only(&templates).state == TemplateState::None).await;
+}
+
+#[tokio::test]
+async fn expected_servers_are_those_that_may_be_forked() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let spec = house.spec();
+    templates.expect([(&spec, "x")]);
+    assert!(templates.status().is_empty(), "nothing is known of it");
+    let planned = house.planned(&templates);
+    templates.expect([(&spec, "x"), (&StdioConfig::new("/bin/true", Vec::new(), "/"), "y")]);
+    assert_eq!(only(&templates).state, TemplateState::None);
+    let state = templates.state(&planned.key);
+    assert!(state.slot().kept(Instant::now() + IDLE).is_some());
+    let _ = why(&planned, 100).await;
+    assert!(state.slot().kept(Instant::now() + IDLE).is_none());
+}

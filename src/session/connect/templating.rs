@@ -1,0 +1,280 @@
+//! Connects to a server that may be forked from a template: a start that is not what an ordinary one is, is followed by an ordinary
+//! one.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::BoxFuture;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Connection, OnProcess, accept_tools::ToolListCheck, failure::Failure, handshake::Era, in_its_era,
+};
+use crate::session::{ConnectContext, SessionEvent};
+use crate::{
+    config::{Endpoint, Scope, ServerConfig, StdioConfig},
+    launch::{
+        Launcher,
+        template::{FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, Templates, ToolPrint, Why},
+    },
+    process::{self, Pipes, Process, SpawnError},
+    text::short_hex,
+    trace,
+};
+
+/// How long a fork may take until its tools are known. An ordinary start follows, with a limit of its own.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a start knows of itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct StartHints<'a> {
+    /// What earlier starts of the server took.
+    pub(crate) takes: Option<Duration>,
+    /// Starts that are under way in this manager or wait for their turn, this one included.
+    pub(crate) at_once: usize,
+    /// Its turn among them.
+    pub(crate) turn: Option<&'a dyn StartTurn>,
+}
+
+/// The turn of a start: it may work.
+pub(crate) trait StartTurn: Sync {
+    /// It only waits for now: others may work.
+    fn give_up(&self);
+
+    /// Waits until it may work again, if it has given up its turn.
+    fn take_again(&self) -> BoxFuture<'_, ()>;
+}
+
+/// How the process of one start is made.
+pub(super) struct Spawning<'a> {
+    planned: Arc<Planned>,
+    turn: Option<&'a dyn StartTurn>,
+    is_forked: AtomicBool,
+    /// Why not.
+    why: Mutex<Option<Why>>,
+}
+
+impl Spawning<'_> {
+    /// Forks the process, or starts it the ordinary way.
+    pub(super) async fn spawn(
+        &self,
+        spec: &StdioConfig,
+        config: &ServerConfig,
+        connect_context: &ConnectContext,
+    ) -> Result<(Process, Pipes), SpawnError> {
+        self.is_forked.store(false, Relaxed);
+        let on_wait = || self.turn.into_iter().for_each(StartTurn::give_up);
+        match self.planned.spawn(config.stop, FORK_LIMIT, &on_wait).await {
+            Ok(forked) => {
+                self.is_forked.store(true, Relaxed);
+                trace::forked();
+                Ok(forked)
+            }
+            Err(why) => {
+                tracing::debug!(server = %config.name, %why, "is not forked");
+                trace::not_forked(why.name());
+                *self.why() = Some(why);
+                if let Some(turn) = self.turn {
+                    turn.take_again().await;
+                }
+                let ConnectContext { supervisor, secrets, .. } = connect_context;
+                process::spawn(spec, supervisor, config.stop, secrets).await
+            }
+        }
+    }
+
+    fn why(&self) -> MutexGuard<'_, Option<Why>> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the last process has waited for its template.
+    pub(super) fn waited(&self) -> Duration {
+        self.planned.waited()
+    }
+
+    fn is_forked(&self) -> bool {
+        self.is_forked.load(Relaxed)
+    }
+}
+
+/// How `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
+pub(super) async fn plan(
+    config: &ServerConfig,
+    configured: &ServerConfig,
+    connect_context: &ConnectContext,
+    hints: StartHints<'_>,
+) -> Option<Arc<Planned>> {
+    let (Endpoint::Stdio(spec), Endpoint::Stdio(configured)) = (&config.endpoint, &configured.endpoint)
+    else {
+        return None;
+    };
+    let templates = connect_context.templates.clone();
+    // Of many servers that start at once, those that are not in Python are not to wait for a thread each.
+    if !templates.concerns(spec) {
+        return None;
+    }
+    let StartHints { takes, at_once, turn: _ } = hints;
+    let repeats = config.scope != Scope::Shared || config.spares > 0;
+    let (spec, configured) = (spec.clone(), configured.clone());
+    let looking = move || {
+        let configured = command_line(&configured);
+        let facts = StartFacts { configured: &configured, repeats, takes, at_once: at_once.max(1) };
+        templates.plan(&spec, facts).map(Arc::new)
+    };
+    tokio::task::spawn_blocking(looking).await.ok().flatten()
+}
+
+/// Whether and how the next start of a server is forked, as far as that is known. `None`: it is no Python server, or only its package
+/// runner knows. Looks at files.
+pub(crate) fn forecast(
+    configured: &StdioConfig,
+    launcher: &Launcher,
+    templates: &Templates,
+) -> Option<Forecast> {
+    let spec = launcher.resolved(configured)?;
+    templates.forecast(&spec, &command_line(&spec))
+}
+
+/// A hash of what decides what a server offers, in a form that does not give it away.
+fn command_line(spec: &StdioConfig) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    };
+    add(spec.cwd.as_os_str().as_encoded_bytes());
+    spec.args.iter().for_each(|word| add(word.as_bytes()));
+    for (name, value) in &*spec.env {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+    short_hex(hash)
+}
+
+/// Tells the templates of the servers that are started with the manager.
+pub(crate) async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_context: &ConnectContext) {
+    let specs = servers.filter_map(|config| match &config.endpoint {
+        Endpoint::Stdio(spec) if spec.template => Some(spec.clone()),
+        _ => None,
+    });
+    let specs: Vec<StdioConfig> = specs.collect();
+    if specs.is_empty() {
+        return;
+    }
+    let (launcher, templates) = (connect_context.launcher.clone(), connect_context.templates.clone());
+    let looking = move || {
+        // Many servers may be of one program that has nothing to do with Python.
+        let mut others = HashSet::new();
+        for configured in specs {
+            let resolved = launcher.resolved(&configured);
+            let Some(spec) = resolved.filter(|spec| !others.contains(&spec.command)) else { continue };
+            if templates.concerns(&spec) {
+                templates.expect([(&spec, &*command_line(&spec))]);
+            } else if !spec
+                .command
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"python"))
+            {
+                others.insert(spec.command);
+            }
+        }
+    };
+    let _ = tokio::task::spawn_blocking(looking).await;
+}
+
+/// Connects to `config`, forked as `planned` if that is quicker. Everything that was begun is ended before an error returns.
+pub(super) async fn connect(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    on_process: OnProcess<'_>,
+    planned: Arc<Planned>,
+    turn: Option<&dyn StartTurn>,
+) -> Result<Connection, Failure> {
+    let spawning =
+        Spawning { planned: planned.clone(), turn, is_forked: AtomicBool::new(false), why: Mutex::default() };
+    let deadline = Instant::now() + config.startup_timeout;
+    let forked =
+        in_its_era(config, connect_context, list_check, known, deadline, on_process, Some(&spawning)).await;
+    let why = match forked {
+        Ok(mut connection) if spawning.is_forked() => {
+            let seen = fingerprint(&connection);
+            let compared = {
+                let planned = planned.clone();
+                tokio::task::spawn_blocking(move || planned.compare(&seen)).await
+            };
+            match compared {
+                Ok(Ok(())) => {
+                    connection.is_forked = true;
+                    return Ok(connection);
+                }
+                Ok(Err(difference)) => {
+                    *spawning.why() = Some(Why::Off(difference.to_string()));
+                    warn(config, connect_context, &planned, difference.as_str());
+                    None
+                }
+                // The runtime ends.
+                Err(_) => return Ok(connection),
+            }
+        }
+        Ok(mut connection) => {
+            note(planned, &connection).await;
+            connection.not_forked = spawning.why().as_ref().map(ToString::to_string);
+            return Ok(connection);
+        }
+        Err(failure) if !spawning.is_forked() || failure.is_final() => return Err(failure),
+        Err(failure) => Some(failure.in_short().to_owned()),
+    };
+    let deadline = Instant::now() + config.startup_timeout;
+    let mut connection =
+        in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await?;
+    if let Some(why) = why {
+        warn(config, connect_context, &planned, &why);
+        *spawning.why() = Some(Why::Off(why.clone()));
+        let planned = planned.clone();
+        let _ = tokio::task::spawn_blocking(move || planned.failed(&why)).await;
+    }
+    note(planned, &connection).await;
+    connection.not_forked = spawning.why().as_ref().map(ToString::to_string);
+    Ok(connection)
+}
+
+/// Says that a fork was not what an ordinary start is, for the reason `why`.
+fn warn(config: &ServerConfig, connect_context: &ConnectContext, planned: &Planned, why: &str) {
+    let ConnectContext { secrets, on_event, .. } = connect_context;
+    let (of, why) = (planned.words(), secrets.hide(why));
+    tracing::warn!(server = %config.name, %of, %why, "is not forked any more");
+    let text = format!(
+        "starts the ordinary way again, and is not forked from a template any more: a fork of {of} was not the same: {why}"
+    );
+    on_event(&config.name, SessionEvent::Warning { text });
+}
+
+/// The longest time of a start: a fork must leave time for an ordinary one.
+pub(super) fn limit(deadline: Instant, spawning: Option<&Spawning<'_>>) -> Instant {
+    match spawning {
+        Some(spawning) if spawning.is_forked() => deadline.min(Instant::now() + LIMIT),
+        _ => deadline,
+    }
+}
+
+/// Keeps what an ordinary start has offered.
+async fn note(planned: Arc<Planned>, connection: &Connection) {
+    let seen = fingerprint(connection);
+    let _ = tokio::task::spawn_blocking(move || planned.ordinary(seen)).await;
+}
+
+fn fingerprint(connection: &Connection) -> Fingerprint {
+    let software = connection.software.as_deref();
+    let software = software.map_or(("", ""), |software| (&*software.name, &*software.version));
+    let tools = connection.tools.now().tools;
+    let tools = tools.iter().map(|tool| ToolPrint::new(&tool.name, Some(&tool.description), tool));
+    Fingerprint::new(&connection.version, software, tools.collect())
+}

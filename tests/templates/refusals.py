@@ -1,0 +1,191 @@
+"""When a template must not serve a request, or must not get ready, and what it may keep of a request: nothing."""
+
+import os
+import signal
+import time
+
+BROKEN = {  # A library, and words of the report about it.
+    "thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "thread"),
+    "half": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n1 / 0", "thread"),
+    "file": ("FILE = open('/dev/null')", "descriptor"),
+    "loop": ("import asyncio\nLOOP = asyncio.new_event_loop()", "descriptor"),
+    "child": ("import os, time\nif os.fork() == 0:\n    time.sleep(5)\n    os._exit(0)", "child process"),
+    "zombie": ("import os\nif os.fork() == 0:\n    os._exit(0)", "child process"),
+    "handler": ("import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)", "signal"),
+    "folder": ("import os\nos.chdir('/tmp')", "working directory"),
+    "pid": ("import os\nPID = os.getpid()", "process id"),
+    "secret": ("import secrets\nKEY = secrets.token_hex()", "random value"),
+    "arguments": ("import sys\nNAME = sys.argv[1:]", "arguments"),
+}
+SKIPPED = {"error": "1 / 0", "exits": "import sys\nsys.exit(3)", "lacks": "import shared_lib, no_such_module"}
+
+
+def ask_for(lab, template, args: list, env=None, cwd=None, **kwargs) -> "str | None":
+    """Why the template refuses to start this server; `None` if it starts, and the server has ended well."""
+    started = template.start([lab.python, *args], env or lab.server_env, cwd or lab.cwd, "python", **kwargs)
+    if started.refused:
+        return started.refused["what"]
+    os.close(started.stdin)
+    status, _ = started.await_end()
+    assert status == 0, (args, status, os.read(started.stderr, 4096))
+    return None
+
+
+def check_broken(lab) -> "list[str]":
+    """Libraries with an import that a fork does not survive are found, and left out of the next template."""
+    found = []
+    for name, (text, words) in BROKEN.items():
+        lab.library(f"broken_{name}", text + "\n")
+        lab.library(f"uses_{name}", f"import broken_{name}\n")
+        script = lab.write(f"scripts/use_{name}.py", f"import json, uses_{name}, shared_lib\n")
+        template = lab.template(entries=[["script", script]])
+        report = template.report()
+        template.end()
+        failed = report.get("failed", {"what": "", "avoid": []})
+        if words not in failed["what"] or not {f"broken_{name}", f"uses_{name}"} <= set(failed["avoid"]):
+            found.append(f"broken_{name}: {report}")
+            continue
+        template = lab.template(entries=[["script", script]], avoid=failed["avoid"])
+        report = template.report()
+        if "ready" not in report or report["ready"]["skipped"] != {f"uses_{name}": "left out"}:
+            found.append(f"without broken_{name}: {report}")
+        elif name not in ("half", "thread", "child"):
+            refused = ask_for(lab, template, [script])
+            found += [f"without broken_{name}: {refused}"] if refused else []
+        template.end()
+    for name, text in SKIPPED.items():
+        lab.library(f"skipped_{name}", text + "\n")
+    lines = "".join(f"try:\n    import skipped_{name}\nexcept BaseException:\n    pass\n" for name in SKIPPED)
+    script = lab.write("scripts/skips.py", lines + "if False:\n    import shared_lib\nfrom os import getcwd\n")
+    template = lab.template(entries=[["script", script]])
+    report = template.report()
+    if set(report.get("ready", {}).get("skipped", ())) != {f"skipped_{name}" for name in SKIPPED}:
+        found.append(f"skipped: {report}")
+    refused = ask_for(lab, template, [script])
+    template.end()
+    return found + ([f"skipped: {refused}"] if refused else [])
+
+
+def check_refused(lab) -> "list[str]":
+    """Each kind of request that would give another process than an ordinary start."""
+    template = lab.template()
+    report = template.report()["ready"]
+    found = [] if "SHARED_LIB_LEVEL" in report["environment"] else [f"environment: {report}"]
+    shadow = os.path.join(lab.folder, "shadow")
+    for name in ("shared_lib/__init__.py", "json.txt", "asyncio/text.txt", "notes"):
+        lab.write("shadow/" + name, "")
+    harmless = os.path.join(lab.folder, "harmless")
+    lab.write("harmless/asyncio/text.txt", ""), lab.write("harmless/json.txt", ""), lab.write("harmless/ssl", "")
+    lab.write("plain/no_such_thing/text.txt", "")
+    level, env = "SHARED_LIB_LEVEL", lab.server_env
+    no_file = os.path.join(lab.cwd, "no_such.py")
+    with open(os.path.join(lab.folder, "log"), "wb") as file:
+        null = os.dup(file.fileno())
+    cases = [  # Arguments, other values, and words of the refusal (`None`: it starts).
+        (["-m", "probe_server", "code0"], {}, None),
+        (["-m", "probe_server", "x"], {"env": {**env, level: "3"}}, level),
+        (["-m", "probe_server", "x"], {"env": {**env, "LC_ALL": "C"}}, "LC_"),
+        (["-m", "probe_server", "x"], {"env": {**env, "PYTHONUNBUFFERED": "1"}}, "PYTHON"),
+        (["-m", "probe_server", "x"], {"env": {**env, "LANG": "C"}}, "LANG"),
+        (["-m", "probe_server", "x"], {"env": {**env, "LANGE": "C", "XLANG": "", "XPYTHON": "1"}}, None),
+        (["-m", "probe_server", "x"], {"env": {**env, "x": "\nPYTHONUNBUFFERED=1"}}, None),
+        (["-m", "probe_server", "x"], {"cwd": shadow}, "shared_lib"),
+        (["-m", "probe_server", "x"], {"cwd": os.path.join(lab.folder, "plain")}, "no_such_thing"),
+        (["-m", "probe_server", "x"], {"cwd": harmless}, None),
+        (["-m", "json.tool"], {}, "not for"),
+        ([no_file], {}, "not for"),
+        (["-u", "-m", "probe_server"], {}, "is started"),
+        (["-c", "1"], {}, "is started"),
+        (["-m"], {}, "no module"),
+        (["-m", "probe_server", "x"], {"stderr": null}, "no pipe"),
+        (["-m", "probe_server", "x"], {}, None),
+    ]
+    for args, others, words in cases:
+        refused = ask_for(lab, template, args, **others)
+        if (refused is None) != (words is None) or (words or "") not in (refused or ""):
+            found.append(f"{args} {others}: {refused!r} in place of {words!r}")
+    os.close(null)
+    # Given up by the zygote, and by a guard that never says to go on.
+    template.start([lab.python, "-m", "probe_server"], env, lab.cwd, "python", release=False)
+    started = template.start([lab.python, "-m", "probe_server"], env, lab.cwd, "python", guard="silent")
+    os.close(started.stdin)
+    if started.await_end()[0] != 127 or os.read(started.stdout, 10):
+        found.append("a server ran without its guard's word")
+    started = template.start([lab.python, "-m", "probe_server"], env, "/no/such/folder", "python")
+    if started.refused or started.told["said"] != "errno 2" or started.await_end()[0] != 127:
+        found.append(f"no folder: {started.told}")
+    found += check_nothing_kept(lab, template)
+    # What has changed on disk ends it.
+    lab.library("shared_lib_2", "")
+    refused = ask_for(lab, template, ["-m", "probe_server", "x"])
+    if "changed" not in (refused or "") or template.manager.recv(10) != b"":
+        found.append(f"a new package: {refused!r}")
+    template.end()
+    # All of the environment was read: only our marks may differ.
+    lab.library("reads_all", "import os\nCOPY = dict(os.environ)\nfrom os import getcwd\nFOLDER = getcwd()\n")
+    lab.library("reads_file", "import pathlib\nHAS = pathlib.Path('.env').is_file()\ntry: open('x.toml')\nexcept OSError: pass\n")
+    script = lab.write("scripts/all.py", "import reads_all\n")
+    template = lab.template(entries=[["script", script]], cwd=lab.cwd)
+    ready = template.report()["ready"]
+    if ready["environment"] != sorted({*ready["environment"], "*", "<cwd>"}):
+        found.append(f"reads all: {ready}")
+    for change, words in (({}, None), ({"A": "1"}, "environment"), ({"TOOLCRIB_OWNER": "another"}, None)):
+        refused = ask_for(lab, template, [script], env={**lab.env, **change})
+        if (refused is None) != (words is None) or (words or "") not in (refused or ""):
+            found.append(f"reads all, {change}: {refused!r}")
+    if "working directory" not in (ask_for(lab, template, [script], env=lab.env, cwd="/") or ""):
+        found.append("another working directory")
+    template.end()
+    script = lab.write("scripts/file.py", "import reads_file\n")
+    template = lab.template(entries=[["script", script]])
+    template.report()
+    for name in (".env", "x.toml"):
+        lab.write(f"with{name}/{name}", "")
+        if name not in (ask_for(lab, template, [script], cwd=os.path.join(lab.folder, "with" + name)) or ""):
+            found.append(f"a file {name} of the working directory")
+    refused = ask_for(lab, template, [script])
+    found += [f"no file: {refused}"] if refused else []
+    # The manager's end ends it.
+    template.manager.close()
+    deadline = time.monotonic() + 30
+    while os.waitpid(template.pid, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < deadline, "it stays without its manager"
+        time.sleep(0.01)
+    return found
+
+
+def check_nothing_kept(lab, template) -> "list[str]":
+    """No word of a server's environment or arguments is in the template's memory, and its servers outlive it not alone."""
+    secret, word = "sesame-" + os.urandom(8).hex(), "argument-" + os.urandom(8).hex()
+    started = template.start([lab.python, "-m", "probe_server", "wait", word], {**lab.server_env, "KEY": secret}, lab.cwd, "python")
+    assert os.read(started.stdout, 6) == b"ready\n", started.refused
+    found = [f"{text} is in the template" for text in (secret, word) if holds(template.pid, text.encode())]
+    if not holds(started.told["pid"], secret.encode()):
+        found.append("the search has not found the secret of the server")
+    files = sorted(os.listdir(f"/proc/{template.pid}/fd"))
+    command = open(f"/proc/{template.pid}/cmdline", "rb").read().split(b"\0")
+    if files != ["0", "1", "2", "3", "4"] or command[:2] != [b"toolcrib-template", lab.python.encode()]:
+        found.append(f"the template: {files}, {command}")
+    # The end of the guard is the end of the server.
+    os.kill(started.told["guard"], signal.SIGKILL)
+    os.waitpid(started.told["guard"], 0)
+    _, status = os.waitpid(started.told["pid"], 0)  # Ours now: this process is a subreaper.
+    return found + ([f"without its guard: {status}"] if status != signal.SIGKILL else [])
+
+
+def holds(pid: int, text: bytes) -> bool:
+    """Whether the writable memory of a process has this text."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            place, rights = line.split()[:2]
+            start, end = (int(part, 16) for part in place.split("-"))
+            if "rw" in rights and "[v" not in line:
+                memory.seek(start)
+                if text in (memory.read(end - start) or b""):
+                    return True
+    return False
+
+
+def check_refusals(lab) -> "list[str]":
+    return check_broken(lab) + check_refused(lab)
+
