@@ -13,6 +13,10 @@ mod llm;
 mod resume;
 mod soak;
 mod spares;
+#[cfg(target_os = "linux")]
+mod template_faults;
+#[cfg(target_os = "linux")]
+mod templates;
 mod times;
 mod victims;
 
@@ -48,6 +52,12 @@ pub(crate) enum Bench {
     Resume(resume::Resume),
     /// Time until a task has servers of its own, when spares wait.
     Spares(spares::Spares),
+    /// What Python servers of a task's own cost with templates and without.
+    #[cfg(target_os = "linux")]
+    Templates(templates::Templates),
+    /// How long servers take to start while their template is killed or stopped.
+    #[cfg(target_os = "linux")]
+    TemplateFaults(template_faults::TemplateFaults),
     /// Calls with random faults for a long time: does the owner stay as small as it was?
     Soak(soak::Soak),
 }
@@ -67,6 +77,10 @@ impl Bench {
             Self::Journal(journal) => Box::pin(journal.run(context)).await,
             Self::Resume(resume) => resume.run(context).await,
             Self::Spares(spares) => spares.run(context).await,
+            #[cfg(target_os = "linux")]
+            Self::Templates(templates) => Box::pin(templates.run(context)).await,
+            #[cfg(target_os = "linux")]
+            Self::TemplateFaults(faults) => Box::pin(faults.run(context)).await,
             Self::Soak(soak) => soak.run(context).await,
         }
     }

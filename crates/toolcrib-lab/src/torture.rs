@@ -7,11 +7,14 @@ mod ending;
 mod owner;
 mod program;
 mod progress;
+mod python;
+mod row;
 mod table;
 mod trial;
 
 use std::{
     num::NonZeroUsize,
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,10 +24,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolcrib::{Error, config::Guard, process::TeardownScope};
-use toolcrib_fakes::servers::stubborn::Behaviour;
 
 pub(crate) use self::owner::TortureOwner;
-use self::{ending::End, program::Program, table::Table, trial::Rig};
+use self::{ending::End, program::Program, row::Row, table::Table, trial::Rig};
 use crate::{
     context::Context,
     fakes,
@@ -69,7 +71,7 @@ fn contract() -> String {
         });
         lines.collect::<String>()
     };
-    let servers = table(Behaviour::ALL.iter().map(ValueEnum::to_possible_value).collect());
+    let servers = table(Row::help());
     let ends = table(End::ALL.iter().map(ValueEnum::to_possible_value).collect());
     format!(
         "Servers (rows):\n{servers}\nEnds of the program that owns the server (columns):\n{ends}
@@ -102,13 +104,13 @@ impl Torture {
             Some(command) => Program::parse(command)?,
             None => Program::Own { path: std::env::current_exe()?, no_guard: self.no_guard },
         };
-        let rows = select("server", &self.servers, Behaviour::ALL, Behaviour::name)?;
+        let (rows, python) = self.rows(context.ui)?;
         let mut ends = select("end", &self.ends, End::ALL, End::name)?;
         if !program.takes_end() && self.ends.is_empty() {
             ends.retain(|end| end.signal().is_some());
         }
         let began = Instant::now();
-        let rig = Arc::new(Rig::new(program, fakes::program()?, self.wait, context.cancel.clone())?);
+        let rig = Arc::new(Rig::new(program, fakes::program()?, python, self.wait, context.cancel.clone())?);
         // A second Ctrl-C drops this future, and what was started must end then too.
         let sweep = Sweep(rig.clone());
         let checked = rig.clone();
@@ -135,16 +137,39 @@ impl Torture {
         })
     }
 
+    /// The servers, and the Python of those that are forked: they are toolcrib's own, and need its guards.
+    fn rows(&self, ui: &Ui) -> Result<(Vec<Row>, Option<PathBuf>), Error> {
+        let rows = select("server", &self.servers, &Row::all(), Row::name)?;
+        if !rows.iter().any(|row| row.is_forked()) {
+            return Ok((rows, None));
+        }
+        let python = python::find();
+        let missing = match (&self.command, &python) {
+            (Some(_), _) => "only toolcrib forks servers from a template",
+            _ if self.no_guard || !guards_are_available() => "servers are forked only where there are guards",
+            (None, None) => "`python3` in PATH is no CPython 3.9 or newer with the module venv",
+            (None, Some(_)) => return Ok((rows, python)),
+        };
+        let (forked, rows): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.is_forked());
+        if rows.is_empty() {
+            return Err(Error::input(format!("`{}` cannot be run: {missing}", forked[0].name()), None));
+        }
+        if self.command.is_none() && !self.no_guard {
+            ui.status("Skipping", format!("{} servers: {missing}", forked.len()));
+        }
+        Ok((rows, None))
+    }
+
     /// Runs all trials, some at a time, until they are done or the command is cancelled.
     async fn trials(
         &self,
         context: &Context<'_>,
         rig: &Arc<Rig>,
-        rows: Vec<Behaviour>,
+        rows: Vec<Row>,
         ends: Vec<End>,
     ) -> anyhow::Result<Table> {
         let groups_only = self.promised && (self.no_guard || !guards_are_available());
-        let is_run = |row: Behaviour, end: End| !groups_only || is_promised_by_groups(row, end);
+        let is_run = |row: Row, end: End| !groups_only || is_promised_by_groups(row, end);
         let pairs = || rows.iter().flat_map(|row| ends.iter().map(|end| (*row, *end)));
         let cells = || pairs().filter(|(row, end)| is_run(*row, *end));
         let mut queue = (0..self.repeat.get()).flat_map(|_| cells()).enumerate();
@@ -168,14 +193,14 @@ impl Torture {
         let mut running = JoinSet::new();
         loop {
             while running.len() < jobs && !context.cancel.is_cancelled() {
-                let Some((number, (behaviour, end))) = queue.next() else { break };
+                let Some((number, (row, end))) = queue.next() else { break };
                 let rig = rig.clone();
-                running.spawn_blocking(move || (behaviour, end, rig.run(number, behaviour, end)));
+                running.spawn_blocking(move || (row, end, rig.run(number, row, end)));
             }
             let Some(done) = running.join_next().await else { break };
-            if let (behaviour, end, Some(outcome)) = done? {
-                progress::show(context.ui, behaviour, end, &outcome);
-                table.add(behaviour, end, outcome);
+            if let (row, end, Some(outcome)) = done? {
+                progress::show(context.ui, row, end, &outcome);
+                table.add(row, end, outcome);
             }
         }
         Ok(table)
@@ -211,7 +236,7 @@ fn guards_are_available() -> bool {
 
 /// What docs/teardown.md promises where there is no guard: the owner's destructors run, and no process of the server
 /// has left the process group.
-fn is_promised_by_groups(server: Behaviour, end: End) -> bool {
+fn is_promised_by_groups(server: Row, end: End) -> bool {
     end.runs_destructors() && server.stays_in_group()
 }
 

@@ -2,6 +2,8 @@
 //!
 //! It has no signal handler: what SIGTERM and SIGINT leave behind is what an embedder without one would see.
 
+mod forking;
+
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -11,10 +13,13 @@ use std::{
 use clap::Args;
 use serde_json::Map;
 use tokio::runtime::{Builder, Runtime};
-use toolcrib::{Config, Endpoint, Error, Manager, ServerConfig, ServerName, StdioConfig, config::Guard};
+use toolcrib::{
+    Config, Endpoint, Error, Loan, Manager, ServerConfig, ServerName, StdioConfig, config::Guard,
+};
 
 use toolcrib_fakes::servers::stubborn::TOOL;
 
+use self::forking::Forking;
 use super::ending::End;
 
 /// The server's name.
@@ -34,9 +39,18 @@ pub(crate) struct TortureOwner {
     /// Whether servers run without a guard.
     #[arg(long)]
     no_guard: bool,
+    #[command(flatten)]
+    forking: Option<Forking>,
     /// The server's command line.
     #[arg(last = true, required = true)]
     server: Vec<String>,
+}
+
+/// What an owner has.
+struct Owned {
+    /// Dropped before the manager.
+    loans: Vec<Loan>,
+    manager: Manager,
 }
 
 impl TortureOwner {
@@ -54,19 +68,22 @@ impl TortureOwner {
     #[expect(clippy::disallowed_methods, reason = "destructors that do not run are the point")]
     fn end(&self, runtime: Runtime) -> Result<(), Error> {
         if self.end == End::RuntimeFirst {
-            let manager = runtime.block_on(self.start())?;
+            let owned = runtime.block_on(self.start())?;
             drop(runtime);
-            drop(manager);
+            drop(owned);
             return Ok(());
         }
         runtime.block_on(async {
-            let manager = self.start().await?;
+            let owned = self.start().await?;
             match self.end {
-                End::Drop => drop(manager),
-                End::Cancel => drop(manager.shutdown().await),
+                End::Drop => drop(owned),
+                End::Cancel => {
+                    let Owned { loans, manager } = owned;
+                    drop((manager.shutdown().await, loans));
+                }
                 End::Return | End::RuntimeFirst => return Ok(()),
                 End::Leak => {
-                    std::mem::forget(manager);
+                    std::mem::forget(owned);
                     return Ok(());
                 }
                 End::Panic => panic!("on purpose, with a manager in scope"),
@@ -84,26 +101,40 @@ impl TortureOwner {
     }
 
     /// A manager whose server has answered a call.
-    async fn start(&self) -> Result<Manager, Error> {
-        let mut child = StdioConfig::new(&self.server[0], self.server[1..].to_vec(), "/");
-        if let Ok(path) = std::env::var("PATH") {
-            child.set_env("PATH", path);
+    async fn start(&self) -> Result<Owned, Error> {
+        if let Some(forking) = &self.forking {
+            let owned = forking.start(&self.server).await?;
+            say("ready")?;
+            return Ok(owned);
         }
-        let name = ServerName::new(SERVER)?;
-        let mut config = ServerConfig::new(name, Endpoint::Stdio(child));
-        config.startup_timeout = STARTUP;
-        (config.stop.eof, config.stop.term) = (GRACE, GRACE);
-        let mut config = Config::new([config]);
-        // What the owners of other trials left behind is to be counted, not ended.
-        config.reap_leftovers = false;
+        let mut config = config_of(server(&self.server)?);
         if self.no_guard {
             config.guard = Guard::Off;
         }
         let manager = Manager::start(&config).await?;
         manager.call(SERVER, TOOL, Map::new()).await?;
         say("ready")?;
-        Ok(manager)
+        Ok(Owned { loans: Vec::new(), manager })
     }
+}
+
+/// The server with that command line.
+fn server(line: &[String]) -> Result<ServerConfig, Error> {
+    let mut child = StdioConfig::new(&line[0], line[1..].to_vec(), "/");
+    if let Ok(path) = std::env::var("PATH") {
+        child.set_env("PATH", path);
+    }
+    let mut config = ServerConfig::new(ServerName::new(SERVER)?, Endpoint::Stdio(child));
+    config.startup_timeout = STARTUP;
+    (config.stop.eof, config.stop.term) = (GRACE, GRACE);
+    Ok(config)
+}
+
+fn config_of(server: ServerConfig) -> Config {
+    let mut config = Config::new([server]);
+    // What the owners of other trials left behind is to be counted, not ended.
+    config.reap_leftovers = false;
+    config
 }
 
 fn say(word: &str) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The program under test: this library's own owner, or any other that starts a server.
 
-use std::{path::PathBuf, process::Command};
+use std::{ffi::OsString, path::PathBuf, process::Command};
 
 use serde_json::json;
 use toolcrib::Error;
@@ -47,13 +47,13 @@ impl Program {
         }
     }
 
-    /// The program that starts `server` and ends in the way `end`.
-    pub(super) fn command(&self, server: &[String], end: End) -> Command {
+    /// The program that starts `server` and ends in the way `end`. Only the own one takes `more` words.
+    pub(super) fn command(&self, server: &[String], end: End, more: &[OsString]) -> Command {
         match self {
             Self::Own { path, no_guard } => {
                 let mut command = Command::new(path);
                 command.args(["torture-owner", "--end", end.name()]);
-                command.args(no_guard.then_some("--no-guard")).arg("--").args(server);
+                command.args(no_guard.then_some("--no-guard")).args(more).arg("--").args(server);
                 command
             }
             Self::Other(words) => {
@@ -125,7 +125,7 @@ mod tests {
 
     fn words(command: &str) -> Vec<String> {
         let server = ["/a b/crib".to_owned(), "polite".to_owned()];
-        let program = Program::parse(command).unwrap().command(&server, End::Drop);
+        let program = Program::parse(command).unwrap().command(&server, End::Drop, &[]);
         let all = std::iter::once(program.get_program()).chain(program.get_args());
         all.map(|word| word.to_str().unwrap().to_owned()).collect()
     }

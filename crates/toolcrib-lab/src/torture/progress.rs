@@ -1,13 +1,11 @@
 //! Shows the progress of the torture: one line for each trial.
 
-use toolcrib_fakes::servers::stubborn::Behaviour;
-
-use super::{ending::End, trial::Outcome};
+use super::{ending::End, row::Row, trial::Outcome};
 use crate::ui::{Ui, seconds};
 
 /// One trial is over.
-pub(super) fn show(ui: &Ui, behaviour: Behaviour, end: End, outcome: &Outcome) {
-    let cell = format!("{} x {}", behaviour.name(), end.name());
+pub(super) fn show(ui: &Ui, server: Row, end: End, outcome: &Outcome) {
+    let cell = format!("{} x {}", server.name(), end.name());
     match outcome {
         Outcome::Clean { after } => ui.status("Clean", format!("{cell} after {}", seconds(*after))),
         Outcome::Survived { count, named } => {

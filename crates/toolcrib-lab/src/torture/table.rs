@@ -4,14 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use toolcrib_fakes::servers::stubborn::Behaviour;
-
-use super::{ending::End, trial::Outcome};
+use super::{ending::End, row::Row, trial::Outcome};
 use crate::ui::{millis, seconds};
 
 /// The outcomes of every cell, in the order of the table.
 pub(super) struct Table {
-    rows: Vec<Behaviour>,
+    rows: Vec<Row>,
     ends: Vec<End>,
     cells: BTreeMap<(usize, usize), Vec<Outcome>>,
 }
@@ -23,31 +21,31 @@ pub(super) struct Sums {
     pub(super) survived: usize,
     pub(super) survivors: usize,
     pub(super) failed: usize,
-    slowest: Option<(Duration, Behaviour, End)>,
+    slowest: Option<(Duration, Row, End)>,
 }
 
 impl Table {
-    pub(super) fn new(rows: Vec<Behaviour>, ends: Vec<End>) -> Self {
+    pub(super) fn new(rows: Vec<Row>, ends: Vec<End>) -> Self {
         Self { rows, ends, cells: BTreeMap::new() }
     }
 
-    pub(super) fn add(&mut self, behaviour: Behaviour, end: End, outcome: Outcome) {
-        let row = self.rows.iter().position(|row| *row == behaviour);
+    pub(super) fn add(&mut self, server: Row, end: End, outcome: Outcome) {
+        let row = self.rows.iter().position(|row| *row == server);
         let column = self.ends.iter().position(|column| *column == end);
         if let (Some(row), Some(column)) = (row, column) {
             self.cells.entry((row, column)).or_default().push(outcome);
         }
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = (Behaviour, End, &[Outcome])> {
+    fn outcomes(&self) -> impl Iterator<Item = (Row, End, &[Outcome])> {
         self.cells.iter().map(|((row, column), outcomes)| (self.rows[*row], self.ends[*column], &**outcomes))
     }
 
     pub(super) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
-        for (behaviour, end, outcomes) in self.outcomes() {
+        for (server, end, outcomes) in self.outcomes() {
             for outcome in outcomes {
-                sums.add(behaviour, end, outcome);
+                sums.add(server, end, outcome);
             }
         }
         sums
@@ -59,12 +57,12 @@ impl Table {
         let wide = self.rows.iter().map(|row| row.name().len()).max().unwrap_or(0);
         let head = self.ends.iter().map(|end| format!("  {:>4}", end.head()));
         let mut lines = vec![format!("{:wide$}{}", "", head.collect::<String>())];
-        for (row, behaviour) in self.rows.iter().enumerate() {
+        for (row, server) in self.rows.iter().enumerate() {
             let cells = self.ends.iter().enumerate().map(|(column, end)| {
                 let outcomes = self.cells.get(&(row, column)).map_or(&[][..], |outcomes| outcomes);
                 format!("  {:>width$}", symbol(outcomes), width = end.head().len().max(4))
             });
-            lines.push(format!("{:wide$}{}", behaviour.name(), cells.collect::<String>()));
+            lines.push(format!("{:wide$}{}", server.name(), cells.collect::<String>()));
         }
         lines
     }
@@ -72,8 +70,8 @@ impl Table {
     /// One line for each cell in which something could not be measured, or not always the same came out.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for (behaviour, end, outcomes) in self.outcomes() {
-            let cell = format!("{} x {}", behaviour.name(), end.name());
+        for (server, end, outcomes) in self.outcomes() {
+            let cell = format!("{} x {}", server.name(), end.name());
             let of = |count: usize| match outcomes.len() {
                 1 => String::new(),
                 all => format!(", {count} of {all} trials"),
@@ -99,13 +97,13 @@ impl Table {
     pub(super) fn document(&self) -> Value {
         let cells: Vec<Value> = self
             .outcomes()
-            .map(|(behaviour, end, outcomes)| {
+            .map(|(server, end, outcomes)| {
                 let mut sums = Sums::default();
                 for outcome in outcomes {
-                    sums.add(behaviour, end, outcome);
+                    sums.add(server, end, outcome);
                 }
                 let mut cell = sums.document();
-                cell["server"] = json!(behaviour.name());
+                cell["server"] = json!(server.name());
                 cell["end"] = json!(end.name());
                 cell["survivors_worst"] = json!(worst(outcomes));
                 cell["trials"] = outcomes.iter().map(trial).collect();
@@ -121,12 +119,12 @@ impl Table {
 }
 
 impl Sums {
-    fn add(&mut self, behaviour: Behaviour, end: End, outcome: &Outcome) {
+    fn add(&mut self, server: Row, end: End, outcome: &Outcome) {
         self.trials += 1;
         match outcome {
             Outcome::Clean { after } => {
                 if self.slowest.is_none_or(|(slowest, ..)| slowest < *after) {
-                    self.slowest = Some((*after, behaviour, end));
+                    self.slowest = Some((*after, server, end));
                 }
             }
             Outcome::Survived { count, .. } => {
@@ -143,8 +141,8 @@ impl Sums {
     }
 
     pub(super) fn words(&self) -> String {
-        let slowest = self.slowest.map_or_else(String::new, |(time, behaviour, end)| {
-            format!(", slowest {} ({} x {})", seconds(time), behaviour.name(), end.name())
+        let slowest = self.slowest.map_or_else(String::new, |(time, server, end)| {
+            format!(", slowest {} ({} x {})", seconds(time), server.name(), end.name())
         });
         let survived = match self.survived {
             0 => String::new(),

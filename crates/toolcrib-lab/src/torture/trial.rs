@@ -1,6 +1,7 @@
 //! One trial: start the program with one server, let it end in one way, and watch which processes are left.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io,
     os::unix::process::CommandExt,
@@ -19,7 +20,12 @@ use super::{
     children::Children,
     ending::End,
     program::Program,
+    python::PythonEnvironment,
+    row::{Forked, Row},
 };
+
+/// As [`MARK`], of servers that are forked from a template: their template has each variable that begins so.
+pub(super) const TEMPLATE_MARK: &str = "PYTHON_TORTURE";
 
 /// How long a program may take until its server has answered a call.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -45,6 +51,8 @@ pub(super) struct Rig {
     pub(super) stop: CancellationToken,
     /// The program of the servers.
     fakes: PathBuf,
+    /// That of the forked servers.
+    python: Option<PythonEnvironment>,
     run: String,
     folder: PathBuf,
     children: Children,
@@ -74,9 +82,11 @@ impl From<io::Error> for Broken {
 }
 
 impl Rig {
+    /// `python` is for servers that are forked.
     pub(super) fn new(
         program: Program,
         fakes: PathBuf,
+        python: Option<PathBuf>,
         wait: Duration,
         stop: CancellationToken,
     ) -> io::Result<Self> {
@@ -87,12 +97,16 @@ impl Rig {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
         let none = rustix::process::Rlimit { current: Some(0), maximum: limit.maximum };
         rustix::process::setrlimit(rustix::process::Resource::Core, none)?;
-        Ok(Self { program, wait, stop, fakes, run, folder, children: Children::adopt()? })
+        let mut rig =
+            Self { program, wait, stop, fakes, python: None, run, folder, children: Children::adopt()? };
+        rig.python =
+            python.map(|python| PythonEnvironment::make(&python, rig.folder.join("python"))).transpose()?;
+        Ok(rig)
     }
 
     /// Whether a marked process can be seen here.
     pub(super) fn can_see(&self) -> io::Result<bool> {
-        let mut trial = Trial::open(self, "check", Behaviour::IgnoresEof)?;
+        let mut trial = Trial::open(self, "check", Row::Program(Behaviour::IgnoresEof))?;
         let mut command = std::process::Command::new(&self.fakes);
         command.args(&trial.server[1..]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -102,8 +116,8 @@ impl Rig {
     }
 
     /// One trial; nothing when it was stopped. What it started has ended when this returns.
-    pub(super) fn run(&self, number: usize, behaviour: Behaviour, end: End) -> Option<Outcome> {
-        let played = Trial::open(self, &number.to_string(), behaviour)
+    pub(super) fn run(&self, number: usize, row: Row, end: End) -> Option<Outcome> {
+        let played = Trial::open(self, &number.to_string(), row)
             .map_err(Broken::from)
             .and_then(|mut trial| trial.play(end));
         match played {
@@ -130,7 +144,7 @@ impl Drop for Rig {
 struct Trial<'a> {
     rig: &'a Rig,
     folder: PathBuf,
-    behaviour: Behaviour,
+    row: Row,
     /// The server's command line.
     server: Vec<String>,
     mark: String,
@@ -139,21 +153,36 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn open(rig: &'a Rig, name: &str, behaviour: Behaviour) -> io::Result<Self> {
+    fn open(rig: &'a Rig, name: &str, row: Row) -> io::Result<Self> {
         let folder = rig.folder.join(name);
         fs::create_dir(&folder)?;
         File::create(folder.join(BEATS))?;
         let mark = format!("{}-{name}", rig.run);
-        let (fakes, place) = (rig.fakes.to_string_lossy(), folder.to_string_lossy());
-        let server = [&fakes, "stubborn", behaviour.name(), "--mark", &mark, "--folder", &place];
-        let server = server.map(ToOwned::to_owned).to_vec();
-        let (mark, owner_mark) = (format!("{MARK}={mark}"), format!("{OWNER_MARK}={mark}"));
-        Ok(Self { rig, folder, behaviour, server, mark, owner_mark, owner: None })
+        let owner_mark = format!("{OWNER_MARK}={mark}");
+        let (server, mark) = match row {
+            Row::Program(behaviour) => {
+                let (fakes, place) = (rig.fakes.to_string_lossy(), folder.to_string_lossy());
+                let server = [&fakes, "stubborn", behaviour.name(), "--mark", &mark, "--folder", &place];
+                (server.map(ToOwned::to_owned).to_vec(), format!("{MARK}={mark}"))
+            }
+            Row::Forked(forked) => {
+                let python = rig.python.as_ref().ok_or_else(|| io::Error::other("there is no Python"))?;
+                let server = [python.python(), python.script(forked)];
+                (
+                    server.map(|path| path.to_string_lossy().into_owned()).to_vec(),
+                    format!("{TEMPLATE_MARK}={mark}"),
+                )
+            }
+        };
+        Ok(Self { rig, folder, row, server, mark, owner_mark, owner: None })
     }
 
     fn play(&mut self, end: End) -> Result<Outcome, Broken> {
-        let mut command = self.rig.program.command(&self.server, end);
         let value = self.owner_mark.split_once('=').map_or("", |(_, value)| value);
+        let mut command = match self.row {
+            Row::Program(_) => self.rig.program.command(&self.server, end, &[]),
+            Row::Forked(forked) => self.rig.program.command(&self.server, end, &self.forking(forked, value)),
+        };
         // Files, not pipes: they need no reader, and a process that keeps them open delays no reader.
         command
             .env(OWNER_MARK, value)
@@ -178,6 +207,13 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// The words for an owner whose server is forked.
+    fn forking(&self, forked: Forked, mark: &str) -> Vec<OsString> {
+        let words = ["--forked", forked.name(), "--mark", mark, "--folder"].map(OsString::from);
+        let paths = [self.folder.clone(), "--cache".into(), self.rig.folder.join("cache")];
+        words.into_iter().chain(paths.map(PathBuf::into_os_string)).collect()
+    }
+
     /// Waits until the server has answered a call of the program, by its own account and the program's.
     fn await_ready(&self, owner: Pid) -> Result<(), Broken> {
         let ready = self.poll(READY_LIMIT, || {
@@ -195,7 +231,7 @@ impl<'a> Trial<'a> {
 
     /// Looks until no process has been seen for a while, or the time is over.
     fn watch(&self) -> Result<Outcome, Broken> {
-        let quiet = if self.behaviour == Behaviour::SessionHopper { QUIET_HOPPER } else { QUIET };
+        let quiet = if self.row == Row::Program(Behaviour::SessionHopper) { QUIET_HOPPER } else { QUIET };
         let began = Instant::now();
         let mut beats = self.beats();
         let mut empty_since = None;

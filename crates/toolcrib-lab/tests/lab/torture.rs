@@ -57,6 +57,37 @@ fn no_process_survives_any_ending() {
     assert_eq!((score["runs"].as_u64(), score["cells"].as_array().unwrap().len()), (Some(36), 36));
 }
 
+/// A trial counts only if its server was forked, or is not because its template hangs: then the owner says so.
+#[cfg_attr(not(feature = "guard"), ignore = "needs the guard of Linux")]
+#[cfg_attr(feature = "guard", toolcrib_testing::requires(python3_venv))]
+#[test]
+fn no_fork_of_a_template_survives_any_ending() {
+    let (code, score, errors) =
+        score(&["--servers", "forked-*,template-*", "--ends", "drop,abort,sigkill", "--wait", "20s"]);
+    assert_eq!(
+        (code, &score["survivors"], &score["owner_failed"]),
+        (0, &0.into(), &0.into()),
+        "{score} {errors}"
+    );
+    assert_eq!((score["runs"].as_u64(), score["cells"].as_array().unwrap().len()), (Some(36), 36));
+}
+
+#[test]
+fn servers_are_forked_by_toolcrib_with_guards_alone() {
+    let forked = ["--servers", "forked-daemon,polite", "--ends", "drop"];
+    for (more, words) in [
+        (&["--no-guard"][..], "only where there are guards"),
+        (&["--command", "sh peer.sh {server}"], "only toolcrib forks servers"),
+    ] {
+        let alone = [&["torture"], &forked[..1], &["forked-daemon"], more].concat();
+        let output = Bench::new("").command(&alone).output().unwrap();
+        assert_eq!(code(&output), 2);
+        assert!(err(&output).contains("`forked-daemon` cannot be run") && err(&output).contains(words));
+    }
+    let (code, score, errors) = score(&[&forked[..], &["--no-guard"]].concat());
+    assert_eq!((code, &score["servers"]), (0, &serde_json::json!(["polite"])), "{errors}");
+}
+
 #[test]
 fn survivors_of_a_process_group_are_counted_and_ended() {
     let servers = "setsid-helper,fork-storm,session-hopper,everything";

@@ -1,0 +1,5 @@
+"""Holds a descriptor from its import on."""
+
+import os
+
+HELD = os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,5 @@
+"""Keeps the environment as it is imported."""
+
+import os
+
+SEEN = dict(os.environ)
