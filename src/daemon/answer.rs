@@ -28,8 +28,8 @@ use crate::{
     config::{Scope, Secrets},
     error::{Error, ErrorCode, RemoteError, Result},
     gateway::Gateway,
-    manager::{TemplateState, TemplateStatus},
-    process::{ProcessUsage, own_memory, usage_of_descendants, usage_of_trees},
+    manager::TemplateState,
+    process::{ProcessUsage, own_memory, usage_of_descendants, usage_of_groups},
     session::CallOptions,
     session::{ServerState, ServerStatus},
     start::ServerEvent,
@@ -126,14 +126,9 @@ impl DaemonState {
     fn status(&self) -> DaemonStatus {
         let usage = self.servers.manager().usage_by_server();
         let templates = self.servers.manager().templates().into_iter();
-        let templates: Vec<TemplateStatus> =
-            templates.filter(|template| template.state != TemplateState::None).collect();
-        let of_templates = match templates.iter().filter_map(|template| template.pid).collect::<Vec<_>>() {
-            none if none.is_empty() => HashMap::new(),
-            pids => usage_of_trees(&pids),
-        };
-        let templates = templates.into_iter().map(|status| {
-            let usage = status.pid.and_then(|pid| of_templates.get(&pid)).copied();
+        let templates = templates.filter(|template| template.state != TemplateState::None).map(|status| {
+            // Its parent has all guards below it, so its tree would be that of all servers.
+            let usage = status.pid.map(|pid| usage_of_groups(&[pid]));
             TemplateRow { status, usage: usage.filter(|usage| *usage != ProcessUsage::default()) }
         });
         let servers = self.statuses().into_iter().map(|status| {

@@ -249,6 +249,7 @@ fn a_daemon_shows_its_templates_and_counts_forks() {
         template["rss_bytes"].as_u64() > Some(1 << 20) && template["modules"].as_u64() > Some(10),
         "{template}"
     );
+    assert!(template["rss_bytes"].as_u64() < status["total"]["rss_bytes"].as_u64(), "alone: {status}");
     let pid: u32 = template["pid"].as_u64().unwrap().try_into().unwrap();
     let shown = crib.ok(&["ps"]);
     let line = shown.lines().find(|line| line.starts_with("template ")).unwrap();
