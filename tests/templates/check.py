@@ -189,25 +189,37 @@ def check_starts(lab: Lab) -> "list[str]":
         text = template.output.text()
         if text:
             found.append(f"{flags}: the template has printed {text!r}")
-    count += check_locales(lab, found)
     if len(set(chance)) != len(chance):
         found.append("two servers have had the same random value")
     print(f"  {count} starts compared")
     return found
 
 
-def check_locales(lab: Lab, found: "list[str]") -> int:
-    """Where no locale is given, or the one of C, Python itself sets a variable as it starts."""
-    locales = ({}, {"LANG": "C"}, {"LC_CTYPE": "C"}, {"LC_ALL": "C"})
-    for locale in locales:
-        env, server_env = ({**{k: v for k, v in env.items() if k != "LANG"}, **locale} for env in (lab.env, lab.server_env))
+def check_environments(lab: Lab) -> "list[str]":
+    """Environments as containers have them: in some Python sets LC_CTYPE by itself (PEP 538)."""
+    found, base = [], {name: value for name, value in lab.env.items() if name != "LANG"}
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}
+    python = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    extras = [{}, {"LANG": "de_DE.UTF-8"}, {"LC_CTYPE": "C"}, {"LC_ALL": "C"}, {"PYTHONCOERCECLOCALE": "0"}, proxy, python]
+    for extra in extras:
+        env = {**base, **extra}
         template = lab.template(env=env)
-        template.report()
-        args = [lab.python, "-m", "probe_server", "dump"]
-        forked = outcome_of(template.start(args, server_env, lab.cwd, "python"))
-        found += compare(f"the locale {locale}", normal_outcome(args, server_env, lab.cwd), forked)
+        ready = template.report()
+        if "ready" in ready:
+            args = [lab.python, "-m", "probe_server", "dump", "ü"]
+            server_env = {**env, "TOOLCRIB_OWNER": "server-1", "OWN": "1"}
+            forked = outcome_of(template.start(args, server_env, lab.cwd, "python"))
+            found += compare(f"with {extra}", normal_outcome(args, server_env, lab.cwd), forked)
+        else:
+            found.append(f"with {extra}: {ready}")
         template.end()
-    return len(locales)
+    template = lab.template(env={**base, "PYTHONCOERCECLOCALE": "warn"})
+    template.report()
+    started = template.start([lab.python, "-m", "probe_server"], {**base, "PYTHONCOERCECLOCALE": "warn"}, lab.cwd, "python")
+    if not started.refused:
+        found.append("a warning of the locale would be missing")
+    template.end()
+    return found
 
 
 def messages() -> "list[dict]":
@@ -280,7 +292,7 @@ def main() -> int:
         print(python, flush=True)
         lab = Lab(python)
         try:
-            found += [f"{python}: {words}" for words in check_starts(lab) + check_refusals(lab)]
+            found += [f"{python}: {words}" for words in check_starts(lab) + check_environments(lab) + check_refusals(lab)]
         finally:
             shutil.rmtree(lab.folder)
     if servers:

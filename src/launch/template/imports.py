@@ -28,8 +28,8 @@ STDLIB_NAMES = getattr(sys, "stdlib_module_names", {"argparse", "asyncio", "json
 SITE_FOLDERS = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 # What these modules read as they are imported changes nothing in them (GitPython runs `git version`), or is renewed.
 HARMLESS = {"git": ("*", "<cwd>"), "rich": ("<cwd>",)}
-# These modules read all variables, and use those that begin so.
-PREFIXES = {"fastmcp": "FASTMCP_*"}
+# These modules read all variables, and use those that begin so, in capitals or not.
+PREFIXES = {"fastmcp": "FASTMCP_*", "fastmcp.settings": "FASTMCP_*"}
 # What the first call of nearly every server on these packages imports, inside of a function.
 LATER = {"anyio": "anyio._backends._asyncio", "httpx": "httpcore"}
 PATH_METHODS = ("stat", "exists", "is_file", "is_dir")
@@ -247,10 +247,12 @@ class Watch:
 
     def note(self, name: str) -> None:
         module = self._loading[-1] if self._loading else "sys"
-        if name == "*":
-            name = PREFIXES.get(module, name)
-        if name not in HARMLESS.get(module, ()) and not name.startswith("TOOLCRIB_"):  # Our own marks.
-            self.names.setdefault(name, set()).add(module)
+        names = {name}
+        if name == "*" and module in PREFIXES:
+            names = {PREFIXES[module], PREFIXES[module].lower()}
+        for name in names:
+            if name not in HARMLESS.get(module, ()) and not name.startswith("TOOLCRIB_"):  # Our own marks.
+                self.names.setdefault(name, set()).add(module)
 
     def _note_random(self) -> None:
         if sys._getframe(2).f_globals["__name__"] == "uuid":

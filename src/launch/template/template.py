@@ -20,12 +20,12 @@ class Template:
     def __init__(self, plan: dict, command: "list[bytes]", watch: Watch):
         self.entries = plan["entries"]
         self.command = command[:-3]  # PYTHON and its flags: `-c`, the program and the plan follow.
-        # As the system has it: Python itself may have set LC_CTYPE since, as it does in each server (PEP 538).
         with open("/proc/self/environ", "rb") as file:
             self.environment = file.read().split(b"\0")[:-1]
-        given = dict(variable.partition(b"=")[::2] for variable in self.environment)
-        changed = (name for name, value in os.environb.items() if given.get(name) != value)
-        watch.writes.update((os.fsdecode(name), os.environ[os.fsdecode(name)]) for name in changed)
+        # In the locale "C" Python sets LC_CTYPE as it starts (PEP 538), here as in each server.
+        name = b"LC_CTYPE"
+        is_coerced = name in os.environb and name + b"=" + os.environb[name] not in self.environment
+        self.coerced = {"LC_CTYPE": os.environ["LC_CTYPE"]} if is_coerced else {}
         self.folder = os.getcwd()
         self.has_folder = not getattr(sys.flags, "safe_path", sys.flags.isolated)
         self.first = sys.path[0] if sys.path else None
@@ -72,6 +72,8 @@ class Template:
             if start.environment.differs(prefix, self.environment):
                 name = os.fsdecode(prefix.rstrip(b"=")) or "its environment"
                 raise Refusal(f"an import has read {name}, which is another for this server")
+        if self.coerced and start.environment.count(b"PYTHONCOERCECLOCALE=warn"):
+            raise Refusal("its Python is to warn of its locale at each start")
         if "<cwd>" in self.watch.names and start.folder != self.folder:
             raise Refusal("an import has read the working directory, which is another for this server")
         for file in sorted(self.watch.files):
@@ -159,7 +161,7 @@ class Server:
             name, sign, value = word.partition(b"=")
             if sign:
                 variables.setdefault(name, value)
-        for name, value in self.template.watch.writes.items():
+        for name, value in {**self.template.coerced, **self.template.watch.writes}.items():
             if value is not None:
                 os.environ[name] = value
             else:
