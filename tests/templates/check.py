@@ -222,6 +222,19 @@ def check_environments(lab: Lab) -> "list[str]":
     return found
 
 
+def check_leak_checks(lab: Lab) -> "list[str]":
+    """Modules made with nanobind tell of objects that are left at the end: nothing may be left because of the template."""
+    thing = "import os\nclass Thing:\n    def __del__(self, write=os.write): write(2, b'freed')\n"
+    lab.library("leaks_lib", thing + "Thing.__module__ = 'nanobind'\nThing.itself = [Thing()]\nThing.itself[0].itself = Thing.itself\n")
+    args = [lab.python, lab.write("work/leaks.py", "import leaks_lib\n")]
+    template = lab.template(entries=[["script", args[1]]])
+    template.report()
+    forked = outcome_of(template.start(args, lab.server_env, lab.cwd, "python"))
+    normal = normal_outcome(args, lab.server_env, lab.cwd)
+    template.end()
+    return compare("with leak checks", normal, forked) + ([] if normal["err"] == "freed" else ["nothing was freed"])
+
+
 def messages() -> "list[dict]":
     client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "check", "version": "1"}}
     first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
@@ -292,7 +305,7 @@ def main() -> int:
         print(python, flush=True)
         lab = Lab(python)
         try:
-            found += [f"{python}: {words}" for words in check_starts(lab) + check_environments(lab) + check_refusals(lab)]
+            found += [f"{python}: {words}" for words in check_starts(lab) + check_environments(lab) + check_leak_checks(lab) + check_refusals(lab)]
         finally:
             shutil.rmtree(lab.folder)
     if servers:

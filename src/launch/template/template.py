@@ -5,6 +5,7 @@ described in docs/templates.md. A request is served by two forks: the first, a c
 the second, its child, becomes the server. The template keeps nothing of a request: buffers are overwritten.
 """
 
+import atexit
 import logging
 import runpy
 import select
@@ -36,6 +37,8 @@ class Template:
         watch.run(sorted(set().union(*(entry.shared for entry in self.own.values()))))
         self.watch = watch
         self.generators = watch.generators()
+        # They tell on stderr of each of their objects that is left at the end: see [Server.renew].
+        self.has_leak_checks = any(getattr(kind, "__module__", "") == "nanobind" for kind in set(map(type, gc.get_objects())))
         ambient = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
         if ambient and not all(map(os.path.isabs, ambient.split(":"))):
             watch.note("<cwd>")
@@ -169,6 +172,8 @@ class Server:
 
     def renew(self) -> None:
         """Makes new what a process has of its own."""
+        if self.template.has_leak_checks:
+            atexit.register(gc.unfreeze)
         time.tzset()
         for generator in self.template.generators:
             generator.seed()
