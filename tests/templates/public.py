@@ -81,12 +81,12 @@ def check(folder, package, words):
             f"cwd = {str(state)!r}\nstartup_timeout = \"60s\"\n"
         )
     listed = run("toolcrib", "--json", "tools", "--schema", config=configs["off"])
-    if listed.returncode:
-        return name, "does not start here", (listed.stderr.strip().splitlines() or [""])[0][:90]
     [server] = json.loads(listed.stdout)["servers"]
+    if server["error"]:
+        return name, "does not start", server["error"]["message"]
     tools = server["tools"]
     if not tools:
-        return name, "has no tools here", ""
+        return name, "has no tools", ""
     tasks = state / "tasks.jsonl"
     with tasks.open("w") as file:
         for number in range(CALLS):
