@@ -393,6 +393,9 @@ impl Error {
                         .into(),
                 )
             }
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Some("another program listens there: end it, or give another address".into())
+            }
             _ => None,
         }
     }

@@ -121,7 +121,7 @@ fn all_keys_of_the_model_are_read() {
         (
             "[llm]\nmodel = 'm'\nbase_url = '${NO_URL}'",
             ErrorCode::VariableUnset,
-            "servers.toml:3: `llm.base_url`: the model needs the variable NO_URL, which is not set",
+            "servers.toml:3: `llm.base_url`: it needs the variable NO_URL, which is not set",
         ),
     ] {
         let error = parse(text).unwrap().llm.unwrap().unwrap_err();

@@ -101,7 +101,7 @@ impl Vars<'_> {
     }
 
     fn error(&self, text: &Text, fault: ExpandError) -> Error {
-        let whose = self.server.map_or_else(|| "the model".to_owned(), |server| format!("server `{server}`"));
+        let whose = self.server.map_or_else(|| "it".to_owned(), |server| format!("server `{server}`"));
         let (message, help, unset_variable) = match fault {
             ExpandError::Unset { variable, input: Some(input) } => (
                 format!("{whose} needs the input `{input}`, which an editor would ask for"),

@@ -89,6 +89,7 @@ async fn why(planned: &Planned, limit: u64) -> Why {
     }
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn the_first_start_of_a_version_is_an_ordinary_one() {
     let house = House::new();
@@ -110,6 +111,7 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
     assert_eq!(templates.examine(&never, facts).err().unwrap(), "`template` is false");
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_template_that_does_not_answer_delays_a_start_shortly() {
     let house = House::new();
@@ -127,6 +129,7 @@ async fn a_template_that_does_not_answer_delays_a_start_shortly() {
     assert!(matches!(&given_up, Why::Failed(why) if why.contains("did not fork")), "{given_up:?}");
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn templates_end_with_their_manager() {
     let house = House::new();
@@ -151,6 +154,7 @@ async fn templates_end_with_their_manager() {
     }
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_template_is_started_again_without_some_modules() {
     let house = House::new();
@@ -168,6 +172,7 @@ async fn a_template_is_started_again_without_some_modules() {
     until("remembered", || kept.memory_of(&planned.key.hash()).avoid == ["a", "b"]).await;
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_template_that_fails_is_told() {
     let house = House::new();
@@ -185,6 +190,7 @@ async fn a_template_that_fails_is_told() {
     }
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn a_template_that_is_killed_is_noticed() {
     let house = House::new();
@@ -197,6 +203,7 @@ async fn a_template_that_is_killed_is_noticed() {
     until("noticed", || only(&templates).state == TemplateState::None).await;
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
 async fn expected_servers_are_those_that_may_be_forked() {
     let house = House::new();
