@@ -264,6 +264,8 @@ impl<T> Slot<T> {
             return;
         }
         self.ends += 1;
+        // Starts that were under way may have seen its end as a refusal.
+        self.refusals.clear();
         self.stage = match self.ends {
             ..MAX_ENDS => Stage::None,
             _ => Stage::Failed { reason: why.to_owned() },

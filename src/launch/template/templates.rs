@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// How long a template may take to fork: a start that gets no answer is begun anew, the ordinary way.
-pub(crate) const FORK_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const FORK_LIMIT: Duration = Duration::from_secs(2);
 /// How many starts a template is asked for at the same time. It forks one after the other; guards and servers begin side by side.
 const FORKS: usize = 8;
 /// How long the end of the manager waits for its templates.

@@ -117,6 +117,12 @@ fn a_server_that_is_refused_often_is_not_forked() {
     }
     assert_eq!(words(&slot, wish(false, 1200, 1), now), "ordinary: its template refused: HTTP_PROXY differs");
     assert_eq!(words(&slot, Wish { identity: "b", ..wish(false, 1200, 1) }, now), "fork");
+    // Perhaps it was the end of the template that was seen as a refusal.
+    let [first, second] = [Arc::new(()), Arc::new(())];
+    slot.stage = Stage::Ready { since: now, template: first.clone(), modules: 1 };
+    slot.ended(&first, "it was killed");
+    slot.stage = Stage::Ready { since: now, template: second, modules: 1 };
+    assert_eq!(words(&slot, wish(false, 1200, 1), now), "fork");
 }
 
 #[test]
