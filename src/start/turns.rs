@@ -63,6 +63,8 @@ struct StartQueue {
     /// Whether any start was ever chosen as the shortest.
     opened: bool,
     waiting: Vec<QueuedStart>,
+    /// Starts that wait no more and have not ended, with a slot or without.
+    under_way: usize,
 }
 
 struct QueuedStart {
@@ -137,11 +139,15 @@ impl Turns {
         }
     }
 
-    /// How many wait for a slot or have one.
-    pub(super) fn at_once(&self) -> usize {
+    /// How many wait for a slot or have one; where none is needed, how many are under way.
+    pub(super) async fn at_once(&self) -> usize {
+        let Some(slots) = self.slots else {
+            // All that are to start now begin before they are counted.
+            tokio::task::yield_now().await;
+            return self.line().under_way;
+        };
         let line = self.line();
-        let slots = self.slots.map_or(0, NonZeroUsize::get);
-        line.waiting.len() + slots.saturating_sub(line.free)
+        line.waiting.len() + slots.get().saturating_sub(line.free)
     }
 
     fn has_waiting(&self) -> bool {
@@ -196,6 +202,7 @@ enum HeldSlot {
 
 impl HeldTurn {
     pub(super) fn new(turns: &Turns, expected: Option<Duration>, turn: Option<Turn>) -> Self {
+        turns.line().under_way += 1;
         let held = Mutex::new(turn.map_or(HeldSlot::None, |turn| HeldSlot::Taken { _turn: turn }));
         Self { turns: turns.clone(), expected, held, changed: Notify::new() }
     }
@@ -232,6 +239,12 @@ impl HeldTurn {
                 () = self.changed.notified() => {}
             }
         }
+    }
+}
+
+impl Drop for HeldTurn {
+    fn drop(&mut self) {
+        self.turns.line().under_way -= 1;
     }
 }
 
@@ -378,6 +391,27 @@ mod tests {
         let first = HeldTurn::new(&strict, None, strict.next(None, true, |_| ()).await);
         first.give_up();
         assert!(futures_util::poll!(Box::pin(strict.next(None, true, |_| ()))).is_pending());
+    }
+
+    #[tokio::test]
+    async fn starts_are_counted_with_and_without_slots() {
+        let strict = Turns::new(at_most(1));
+        let first = HeldTurn::new(&strict, None, strict.next(None, true, |_| ()).await);
+        let mut second = Box::pin(strict.next(None, true, |_| ()));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert_eq!(strict.at_once().await, 2);
+        drop(first);
+        assert_eq!(strict.at_once().await, 1);
+        let free = Turns::new(StartJobs::Unlimited);
+        let starts = (0..3).map(|_| async {
+            let turn = HeldTurn::new(&free, None, free.next(None, true, |_| ()).await);
+            let counted = free.at_once().await;
+            tokio::task::yield_now().await;
+            drop(turn);
+            counted
+        });
+        assert_eq!(join_all(starts).await, [3, 3, 3]);
+        assert_eq!(free.at_once().await, 0);
     }
 
     #[tokio::test]

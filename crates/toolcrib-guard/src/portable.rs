@@ -134,6 +134,10 @@ impl TemplateProcess {
         match *self {}
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn is_of(&self, _family: &str) -> bool {
         match *self {}
     }

@@ -63,6 +63,11 @@ impl Template {
         self.process.has_ended()
     }
 
+    /// Whether its process is stopped, by a signal or a debugger: it forks nothing until it is continued.
+    pub fn is_stopped(&self) -> bool {
+        self.process.is_stopped()
+    }
+
     /// Its process, for a start of `spec` by `supervisor`.
     pub(crate) fn process_for(
         &self,

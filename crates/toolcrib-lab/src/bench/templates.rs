@@ -12,7 +12,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolcrib::{
-    Loan,
+    Endpoint, Loan, ServerConfig,
     cli_support::bench::{Scratch, at_percent, sorted},
     manager::Borrower,
     session::ServerState,
@@ -30,14 +30,19 @@ const FOURTH: &str = "clock";
 /// Loans before the clock starts: an ordinary start of each server, one from a template, which is compared with it, and the template
 /// itself.
 const WARM_UP: usize = 3;
+/// And until all are forked, if they are at all: each environment has a template of its own.
+const MAX_WARM_UP: usize = 8;
 /// How long all servers of a measurement may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub(crate) struct Templates {
     /// The Python of the environment that has mcp-server-time, -git and -fetch: what tests/servers/install.sh makes.
     #[arg(long, default_value = "tests/servers/venv/bin/python", value_name = "PATH")]
     python: PathBuf,
+    /// Start the servers with `uvx`, each in an environment that uv makes for it.
+    #[arg(long)]
+    uvx: bool,
     /// Servers of a task's own that start at once: a multiple of three.
     #[arg(long, default_value = "24", value_name = "N", value_parser = at_least_one)]
     servers: NonZeroUsize,
@@ -85,14 +90,20 @@ impl Templates {
             Ui::json(serde_json::to_value(starts)?);
             return Ok(ExitCode::SUCCESS);
         }
-        let python = self.python.canonicalize().map(|_| std::path::absolute(&self.python));
-        let python = python.with_context(|| self.python.display().to_string())??;
+        let python = match self.uvx {
+            true => None,
+            false => {
+                let python = self.python.canonicalize().map(|_| std::path::absolute(&self.python));
+                Some(python.with_context(|| self.python.display().to_string())??)
+            }
+        };
+        let python = python.as_deref();
         let scratch = Scratch::new()?;
         let mut ways = [Way::default(), Way::default()];
         let configs = [("auto", "\"auto\""), ("off", "false")]
             .map(|(name, value)| (scratch.file(&format!("{name}.toml")), value));
         for (file, value) in &configs {
-            std::fs::write(file, config(&python, value, &scratch.file("cache"), &SERVERS))?;
+            std::fs::write(file, config(python, value, &scratch.file("cache"), &SERVERS))?;
         }
         let loans = self.servers.get().div_ceil(SERVERS.len());
         for run in 1..=self.runs.get() {
@@ -110,7 +121,7 @@ impl Templates {
         if self.tasks > 0 {
             let servers = [&SERVERS[..], &[FOURTH]].concat();
             for (way, (file, value)) in ways.iter_mut().zip(&configs) {
-                std::fs::write(file, config(&python, value, &scratch.file("cache"), &servers))?;
+                std::fs::write(file, config(python, value, &scratch.file("cache"), &servers))?;
                 context.ui.status("Running", format!("{} tasks, {}", self.tasks, file.display()));
                 (way.run_wall, way.run_cpu) = self.run_tasks(file, &scratch)?;
             }
@@ -196,19 +207,22 @@ impl Templates {
     }
 }
 
-/// The servers, of each task's own.
-fn config(python: &Path, template: &str, cache: &Path, servers: &[&str]) -> String {
-    let python = python.display().to_string();
+/// The servers, of each task's own: of the environment of `python`, else started by `uvx`.
+fn config(python: Option<&Path>, template: &str, cache: &Path, servers: &[&str]) -> String {
     let server = |name: &str| {
-        let (module, zone) = match name {
+        let (package, zone) = match name {
             "time" => ("time", Some("UTC")),
             FOURTH => ("time", Some("Europe/Vienna")),
             other => (other, None),
         };
-        let zone = zone.map_or_else(String::new, |zone| format!(", \"--local-timezone={zone}\""));
-        format!(
-            "[servers.{name}]\ncommand = {python:?}\nargs = [\"-m\", \"mcp_server_{module}\"{zone}]\nscope = \"task\"\n"
-        )
+        let (command, mut args) = match python {
+            Some(python) => {
+                (python.display().to_string(), vec!["-m".to_owned(), format!("mcp_server_{package}")])
+            }
+            None => ("uvx".to_owned(), vec![format!("mcp-server-{package}")]),
+        };
+        args.extend(zone.map(|zone| format!("--local-timezone={zone}")));
+        format!("[servers.{name}]\ncommand = {command:?}\nargs = {args:?}\nscope = \"task\"\n")
     };
     let cache = cache.display().to_string();
     let head = format!("[defaults]\ntemplate = {template}\ncache_folder = {cache:?}\n");
@@ -236,9 +250,16 @@ fn child(context: &Context<'_>, config: &Path, loans: usize) -> anyhow::Result<(
 async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> {
     let config = context.load()?;
     let manager = context.start(&config).await?;
-    for _ in 0..WARM_UP {
+    let has_template =
+        |server: &ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.template);
+    let templates = config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).any(has_template);
+    for loans in 1..=MAX_WARM_UP {
         let loan = manager.lend(Borrower::Task);
         until_ready(std::slice::from_ref(&loan)).await?;
+        let forked = loan.toolbox().status().iter().all(|server| server.is_forked);
+        if loans >= WARM_UP && (forked || !templates) {
+            break;
+        }
     }
     let began = Instant::now();
     let all: Vec<Loan> = (0..loans).map(|_| manager.lend(Borrower::Task)).collect();

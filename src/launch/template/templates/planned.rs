@@ -76,13 +76,14 @@ impl Planned {
             Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
             Proof::Baseline(_) | Proof::Proven(_) => {}
         }
-        let (template, _forking) = loop {
+        let (template, _forking, forks) = loop {
             let template = self.template(&state, on_wait).await?;
             // A template forks one server at a time: in a crowd the last one would wait longer than its limit.
             let forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
+            let slot = state.slot();
             // It may have ended meanwhile.
-            if state.slot().is_ready(&template) {
-                break (template, forking);
+            if slot.is_ready(&template) {
+                break (template, forking, slot.forks);
             }
         };
         let mut spec = self.spec.clone();
@@ -100,8 +101,13 @@ impl Planned {
             Err(error) => {
                 let why = secrets.hide(&error.what);
                 let mut slot = state.slot();
-                if began.elapsed() >= limit {
-                    slot.ended(&template, &format!("it did not fork within {} ms", limit.as_millis()));
+                if template.is_stopped() {
+                    slot.ended(&template, "it was stopped");
+                } else if began.elapsed() >= limit {
+                    // If it has forked others meanwhile, it is only slow, as all is on busy cores.
+                    if slot.forks == forks {
+                        slot.ended(&template, &format!("it did not fork within {} ms", limit.as_millis()));
+                    }
                 } else if !template.has_ended() {
                     slot.refused(&self.identity.key, &why);
                 }

@@ -31,7 +31,10 @@ use super::{
 };
 use crate::{
     ProcessSpec, SpawnError, SpawnErrorKind,
-    linux::confine::{ConfineError, Confinement, name_for},
+    linux::{
+        confine::{ConfineError, Confinement, name_for},
+        inspect::stat::Stat,
+    },
     marks::MARKER,
     process::{ForkStart, GuardStart},
 };
@@ -40,6 +43,8 @@ use crate::{
 const NAME_MAX: usize = 15;
 /// The most bytes of one report.
 const MAX_REPORT: usize = 128 << 10;
+/// Time between two looks at whether the template is stopped, while it is to fork. A look costs some 20 us.
+const LOOK: Duration = Duration::from_millis(10);
 /// Pause before an order is sent again if the socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -139,6 +144,23 @@ impl TemplateProcess {
         poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        Stat::of(self.pid).is_some_and(|stat| matches!(stat.state(), Some('T' | 't')))
+    }
+
+    /// Waits until it is stopped, and has not gone on at a second look.
+    async fn stopped(&self) {
+        let mut before = false;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = self.is_stopped();
+            if before && now {
+                return;
+            }
+            before = now;
+        }
+    }
+
     /// Whether it is a template of the manager with this mark.
     pub(crate) fn is_of(&self, family: &str) -> bool {
         self.family == family
@@ -187,11 +209,14 @@ impl GuardedProcess {
             let heard = guarded.control.state().started.take();
             heard.unwrap_or_else(|| Err(io::Error::other("the template or its fork has ended")))
         };
-        let outcome = tokio::time::timeout(limit, starting).await;
+        let late = || format!("the template has not started it within {} ms", limit.as_millis());
+        let outcome = tokio::select! {
+            outcome = starting => outcome,
+            () = template.stopped() => Err(io::Error::other("the template is stopped")),
+            () = tokio::time::sleep(limit) => Err(io::Error::other(late())),
+        };
         drop(asked);
-        let late =
-            |_| io::Error::other(format!("the template has not started it within {} ms", limit.as_millis()));
-        let running = outcome.map_err(late).and_then(|outcome| outcome).map_err(failed)?;
+        let running = outcome.map_err(failed)?;
         guarded.set_running(running);
         let stdout = ChildStdout::from_std(OwnedFd::from(stdout).into()).map_err(failed)?;
         let stderr = ChildStderr::from_std(OwnedFd::from(stderr).into()).map_err(failed)?;
