@@ -338,7 +338,10 @@ impl Starter {
             (self.observe)(ServerEvent::Queued { server: name.clone(), reason: waiting.clone() });
             reason = Some(waiting);
         };
-        let turn = self.turns.next(plan.expected, plan.works, waiting).await;
+        let turn = match plan.works && plan.forked {
+            true => self.turns.next_forked(plan.expected, waiting).await,
+            false => self.turns.next(plan.expected, plan.works, waiting).await,
+        };
         waits.extend(reason.map(|reason| Wait { reason, took: began.elapsed() }));
         if let Some(action) = action {
             action.end(None);

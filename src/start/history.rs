@@ -56,6 +56,9 @@ struct Record {
     /// It leaves `server/discover` without an answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     mute: bool,
+    /// Its last start with templates was a fork, which says nothing of what it takes by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    forked: bool,
     /// When this was written last, in seconds since 1970.
     at: u64,
 }
@@ -68,10 +71,13 @@ pub(super) struct Start {
     pub(super) cpu: Option<Duration>,
     /// It left `server/discover` without an answer.
     pub(super) mute: bool,
+    /// It could have been a fork and was none.
+    pub(super) not_forked: bool,
 }
 
 enum HistoryChange {
     Started(Start),
+    Forked,
     Installed,
     Failed,
 }
@@ -107,6 +113,20 @@ impl History {
     pub(super) fn uses_little_cpu(&self, server: &str) -> bool {
         let most = self.known.servers.get(server).and_then(|record| record.cpu_ms.iter().max());
         most.is_some_and(|ms| Duration::from_millis(u64::from(*ms)) <= LIGHT)
+    }
+
+    /// Whether the last start of the server with templates was a fork.
+    pub(super) fn was_forked(&self, server: &str) -> bool {
+        self.known.servers.get(server).is_some_and(|record| record.forked)
+    }
+
+    /// The server was forked.
+    pub(super) fn forked(&self, server: &str) {
+        // Written only where that is news: servers of tasks are forked by the thousand. Of an ordinary start before it in this process,
+        // its time is worth more.
+        if !self.was_forked(server) {
+            self.news().entry(server.to_owned()).or_insert(HistoryChange::Forked);
+        }
     }
 
     pub(super) fn started(&self, server: &str, start: Start) {
@@ -151,7 +171,9 @@ impl HistoryFile {
         }
         let record = self.servers.entry(key).or_default();
         record.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        record.forked |= matches!(news, HistoryChange::Forked);
         if let HistoryChange::Started(start) = news {
+            record.forked &= !start.not_forked;
             record.mute = start.mute;
             push(&mut record.ms, start.took);
             start.cpu.into_iter().for_each(|cpu| push(&mut record.cpu_ms, cpu));
@@ -232,7 +254,8 @@ mod tests {
     use super::*;
 
     fn start(ms: u64, cpu_ms: u64, mute: bool) -> Start {
-        Start { took: Duration::from_millis(ms), cpu: Some(Duration::from_millis(cpu_ms)), mute }
+        let cpu = Some(Duration::from_millis(cpu_ms));
+        Start { took: Duration::from_millis(ms), cpu, mute, not_forked: true }
     }
 
     #[test]
@@ -259,8 +282,14 @@ mod tests {
         assert!(third.is_installed("p") && third.is_installed("q"));
         third.failed("p");
         assert!(!third.is_installed("p"));
+        third.forked("a");
+        third.started("b", start(500, 30, false));
+        third.forked("b");
         third.save();
-        assert!(!History::open(Some(&inner)).is_installed("p"));
+        let fourth = History::open(Some(&inner));
+        assert!(!fourth.is_installed("p") && fourth.was_forked("a") && !fourth.was_forked("b"));
+        let known = ["a", "b"].map(|name| fourth.expected(name).unwrap().as_millis());
+        assert_eq!(known, [800, 500], "a fork takes no time away");
         assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 1, "no drafts");
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &std::fs::metadata(inner.join(FILE)).unwrap().permissions(),

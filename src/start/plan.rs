@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub(super) works: bool,
     /// What earlier starts took, from its own turn.
     pub(super) expected: Option<Duration>,
+    /// It was forked from a template the last time that it could be.
+    pub(super) forked: bool,
     /// It is known to leave `server/discover` without an answer.
     pub(super) mute: bool,
     /// What a package runner may have to install.
@@ -40,7 +42,14 @@ pub(super) struct Package {
 impl Plan {
     pub(super) fn new(config: &ServerConfig, history: &History) -> Self {
         let Endpoint::Stdio(spec) = &config.endpoint else {
-            return Self { works: false, expected: None, mute: false, package: None, key: None };
+            return Self {
+                works: false,
+                expected: None,
+                forked: false,
+                mute: false,
+                package: None,
+                key: None,
+            };
         };
         let key = fingerprint(spec);
         // Without a network nothing is downloaded, and nothing is worth the wait for that.
@@ -48,14 +57,15 @@ impl Plan {
             .filter(|_| spec.has_network())
             .map(|words| Package { key: package_key(&words, spec), words });
         let (expected, mute) = (history.expected(&key), history.is_mute(&key));
-        let works = !history.uses_little_cpu(&key);
-        Self { works, expected, mute, package, key: Some(key) }
+        let (works, forked) = (!history.uses_little_cpu(&key), history.was_forked(&key));
+        Self { works, expected, forked, mute, package, key: Some(key) }
     }
 
     /// Adds a start to the history; without `started`, one that failed.
     pub(super) fn learn(&self, history: &History, started: Option<&FirstStartInfo>) {
-        // A fork says nothing of what the server takes by itself.
-        if let (Some(key), Some(started)) = (&self.key, started.filter(|started| !started.is_forked)) {
+        if let (Some(key), Some(_)) = (&self.key, started.filter(|started| started.is_forked)) {
+            history.forked(key);
+        } else if let (Some(key), Some(started)) = (&self.key, started) {
             let took = started.phases.total().saturating_sub(started.phases.template);
             // A look costs as much as a tenth of a quick start. What is over so soon took little; and of one that is
             // known to take little, only a start that took far longer than before could tell anything new.
@@ -67,7 +77,8 @@ impl Plan {
             } else {
                 started.pid.and_then(cpu_time)
             };
-            history.started(key, Start { took, cpu, mute: started.mute });
+            let not_forked = started.not_forked.is_some();
+            history.started(key, Start { took, cpu, mute: started.mute, not_forked });
         }
         match (&self.package, started) {
             (Some(package), Some(_)) => history.installed(&package.key),
@@ -106,12 +117,14 @@ mod tests {
                 changes: None,
                 launch: None,
                 is_forked,
-                not_forked: None,
+                not_forked: (!is_forked).then(String::new),
                 mute: false,
             };
             plan.learn(&history, Some(&started));
             history.save();
-            Plan::new(&config, &History::open(Some(folder.path()))).expected
+            let learnt = Plan::new(&config, &History::open(Some(folder.path())));
+            assert_eq!(learnt.forked, is_forked);
+            learnt.expected
         };
         let expected = Some(Duration::from_millis(800));
         assert_eq!(start(800, 0, false), expected);

@@ -19,6 +19,9 @@
 //! had: one slot takes the shortest start that is left, the other slots the longest; and of the last ones, two for each
 //! slot, every slot takes the longest, so that what is left over at the very end is short. Servers without history
 //! count as long, as they may have to be installed, and keep the order of the configuration.
+//!
+//! Of the servers that were forked the last time, the first one begins a template in its turn. The others come next, before all
+//! that work by themselves, under [`StartJobs::Cores`]: they give their slot up at once.
 
 use std::{
     num::NonZeroUsize,
@@ -62,6 +65,8 @@ struct StartQueue {
     shortest: bool,
     /// Whether any start was ever chosen as the shortest.
     opened: bool,
+    /// Whether any start was chosen that was forked the last time.
+    forks: bool,
     waiting: Vec<QueuedStart>,
     /// Starts that wait no more and have not ended, with a slot or without.
     under_way: usize,
@@ -69,6 +74,8 @@ struct StartQueue {
 
 struct QueuedStart {
     expected: Option<Duration>,
+    /// It was forked the last time.
+    forked: bool,
     turn: oneshot::Sender<Turn>,
 }
 
@@ -104,8 +111,26 @@ impl Turns {
         queued: impl FnOnce(NonZeroUsize),
     ) -> Option<Turn> {
         let slots = self.slots.filter(|_| self.needs_slot(works))?;
+        self.line_up(slots, (expected, false), queued).await
+    }
+
+    /// As [`Turns::next`], for a server that works and was forked from a template the last time.
+    pub(super) async fn next_forked(
+        &self,
+        expected: Option<Duration>,
+        queued: impl FnOnce(NonZeroUsize),
+    ) -> Option<Turn> {
+        self.line_up(self.slots?, (expected, true), queued).await
+    }
+
+    async fn line_up(
+        &self,
+        slots: NonZeroUsize,
+        (expected, forked): (Option<Duration>, bool),
+        queued: impl FnOnce(NonZeroUsize),
+    ) -> Option<Turn> {
         let (turn, mut given) = oneshot::channel();
-        self.line().waiting.push(QueuedStart { expected, turn });
+        self.line().waiting.push(QueuedStart { expected, forked, turn });
         // All that are to start now line up before the first one is chosen.
         tokio::task::yield_now().await;
         self.advance();
@@ -129,7 +154,12 @@ impl Turns {
             let slots = self.slots.map_or(1, NonZeroUsize::get);
             let last = line.opened && slots > 1 && line.waiting.len() <= LAST * slots;
             let shortest = !line.shortest && !last;
-            let next = line.choose(shortest);
+            let next = match line.forks && self.jobs == StartJobs::Cores {
+                true => line.choose_forked(),
+                false => None,
+            };
+            let next = next.unwrap_or_else(|| line.choose(shortest));
+            line.forks |= next.forked;
             line.free -= 1;
             line.shortest |= shortest;
             line.opened |= shortest;
@@ -160,6 +190,12 @@ impl Turns {
 }
 
 impl StartQueue {
+    /// Takes one out of the line that will most likely only wait for its template, which an earlier one has begun.
+    fn choose_forked(&mut self) -> Option<QueuedStart> {
+        let index = self.waiting.iter().position(|waiting| waiting.forked)?;
+        Some(self.waiting.remove(index))
+    }
+
     /// Takes the one with the shortest or the longest start out of the line, which is not empty.
     fn choose(&mut self, shortest: bool) -> QueuedStart {
         let time = |waiting: &QueuedStart| waiting.expected.unwrap_or(Duration::MAX);
@@ -332,6 +368,32 @@ mod tests {
         assert_eq!(order(at_most(2), &[7, 2, 9, 4, 1, 8, 3]).await, [9, 1, 2, 8, 7, 4, 3]);
         assert_eq!(order(at_most(3), &[1, 5, 6, 7]).await, [1, 6, 7, 5]);
         assert_eq!(order(StartJobs::Unlimited, &[3, 1, 2]).await, [3, 1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_that_will_wait_for_a_template_come_next() {
+        for (jobs, expected) in [(StartJobs::Cores, [9, 1, 2, 6, 4, 3]), (at_most(2), [9, 1, 6, 4, 3, 2])] {
+            let turns = Turns { jobs, ..Turns::new(at_most(2)) };
+            let order = RefCell::default();
+            let starts = [3_u64, 9, 1, 2, 4, 6].map(|seconds| {
+                let (turns, order): (_, &RefCell<Vec<u64>>) = (&turns, &order);
+                async move {
+                    let (expected, forked) =
+                        (Some(Duration::from_secs(seconds)), [9, 2, 6].contains(&seconds));
+                    let turn = match forked {
+                        true => turns.next_forked(expected, |_| ()).await,
+                        false => turns.next(expected, true, |_| ()).await,
+                    };
+                    order.borrow_mut().push(seconds);
+                    // Only the first one that is forked holds its turn.
+                    let held = if forked && seconds != 9 { 0 } else { seconds };
+                    tokio::time::sleep(Duration::from_secs(held)).await;
+                    drop(turn);
+                }
+            });
+            join_all(starts).await;
+            assert_eq!(order.into_inner(), expected, "{jobs:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

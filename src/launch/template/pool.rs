@@ -232,14 +232,16 @@ impl<T> Slot<T> {
         let takes = wish.takes?;
         // A template imports what a server does, and nothing else.
         let ready = self.memory.ready.unwrap_or(takes);
+        let crowd = wish.crowd.max(1);
         // It is late: who knows why.
-        if elapsed > ready * 2 {
+        if elapsed > ready.saturating_mul(1 + crowd) {
             return None;
         }
         let left = ready.saturating_sub(elapsed);
-        // On busy cores each start takes longer; that of the template was measured on such.
-        let alone = takes.saturating_mul(wish.crowd.max(1));
-        (left + FORK < alone).then(|| (left + left / 4 + FORK).min(alone).min(MAX_WAIT))
+        // On busy cores each start takes longer, and that of the template may.
+        let alone = takes.saturating_mul(crowd);
+        let late = (left / 4).max(ready.saturating_mul(crowd - 1));
+        (left + FORK < alone).then(|| (left + late + FORK).min(alone).min(MAX_WAIT))
     }
 
     pub(super) fn forked(&mut self, identity: &str, now: Instant) {

@@ -126,7 +126,11 @@ impl TemplateFaults {
         let manager = Manager::start(&config).await?;
         let template = match signal {
             Some(_) => Some(warmed_up(&manager, python).await?),
-            None => None,
+            None => {
+                // The first loan gets the server that told its tools when the manager started.
+                until_ready(&manager.lend(Borrower::Task)).await?;
+                None
+            }
         };
         let began = Instant::now();
         let mut loans: Vec<Loan> =
@@ -162,16 +166,22 @@ impl TemplateFaults {
     }
 }
 
+async fn until_ready(loan: &Loan) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while !loan.toolbox().status().iter().all(|row| row.state == ServerState::Ready) {
+        anyhow::ensure!(began.elapsed() < LIMIT, "not ready after {} s", LIMIT.as_secs());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
 /// The template of servers of `python`, when there is one and it was used.
 async fn warmed_up(manager: &Manager, python: &Path) -> anyhow::Result<Pid> {
     let began = Instant::now();
     let mut loans = 0;
     loop {
-        let loan = manager.lend(Borrower::Task);
-        while !loan.toolbox().status().iter().all(|row| row.state == ServerState::Ready) {
-            anyhow::ensure!(began.elapsed() < LIMIT, "there is no template after {} s", LIMIT.as_secs());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until_ready(&manager.lend(Borrower::Task)).await?;
+        anyhow::ensure!(began.elapsed() < LIMIT, "there is no template after {} s", LIMIT.as_secs());
         loans += 1;
         if let Some(template) = template_of(python)
             && loans >= WARM_UP

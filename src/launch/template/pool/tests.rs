@@ -44,13 +44,13 @@ fn a_template_is_started_when_it_pays() {
     for (expected, wish, ready, decision) in [
         (&["a"][..], wish(false, 1200, 1), Some(1200), alone),
         (&["a", "b"], wish(false, 1200, 1), Some(1200), sooner),
-        (&["a", "b"], wish(false, 1200, 4), Some(1200), "wait 1600 and start"),
+        (&["a", "b"], wish(false, 1200, 4), Some(1200), "wait 4800 and start"),
         (&["a", "b"], wish(false, 1200, 1), Some(800), "wait 1100 and start"),
-        (&["a", "b"], wish(false, 1200, 2), None, "wait 1600 and start"),
+        (&["a", "b"], wish(false, 1200, 2), None, "wait 2400 and start"),
         (&["a", "b"], wish(false, 0, 9), Some(1200), sooner),
         (&["a"], wish(true, 1200, 1), Some(1200), "ordinary and start: it starts sooner than its template"),
         (&["a"], wish(true, 0, 1), None, "ordinary and start: it starts sooner than its template"),
-        (&["a"], wish(true, 1200, 3), Some(1200), "wait 1600 and start"),
+        (&["a"], wish(true, 1200, 3), Some(1200), "wait 3600 and start"),
         (&["a"], wish(true, 90_000, 3), Some(60_000), "wait 10000 and start"),
     ] {
         let mut slot = slot(expected, ready, now);
@@ -79,6 +79,9 @@ fn a_start_waits_only_while_that_is_quicker() {
         assert_eq!(words(&slot, wish(false, 1200, 1), now), decision, "{elapsed}");
     }
     assert_eq!(words(&slot, wish(true, 90, 1), now + SECOND), sooner, "a light server");
+    // In a crowd a late one is worth a longer wait.
+    assert_eq!(words(&slot, wish(false, 1200, 4), now + 4 * SECOND), "wait 3700");
+    assert_eq!(words(&slot, wish(false, 1200, 4), now + 7 * SECOND), sooner);
 }
 
 #[test]

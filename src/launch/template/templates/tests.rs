@@ -219,3 +219,19 @@ async fn expected_servers_are_those_that_may_be_forked() {
     let _ = why(&planned, 100).await;
     assert!(state.slot().kept(Instant::now() + IDLE).is_none());
 }
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
+async fn what_becomes_secret_later_reaches_no_template() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let mut spec = house.spec();
+    let inherited = [("REGION", "a-hidden-place"), ("ZONE", "UTC")];
+    spec.inherited = Arc::new(inherited.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    let facts = StartFacts { configured: "x", repeats: true, takes: None, at_once: 1 };
+    let names = || templates.plan(&spec, facts).unwrap().key.environment().into_keys().collect::<Vec<_>>();
+    assert_eq!(names(), ["REGION", "ZONE"]);
+    // As by an edit of the configuration.
+    templates.learn(&Secrets::new(["a-hidden-place".to_owned()]));
+    assert_eq!(names(), ["ZONE"]);
+}
