@@ -11,7 +11,7 @@
 //! its slot up, and takes one again only if it is not forked.
 //!
 //! Where `/proc` cannot tell (other systems than Linux), a start keeps its slot until it is ready, but at most for
-//! [`UNSEEN`]. A fixed number of slots is strict everywhere: they are held until the server is ready or has failed.
+//! a second. A fixed number of slots is strict everywhere: they are held until the server is ready or has failed.
 //!
 //! # Which one
 //! By how long their earlier starts took. Shortest first makes the first tools usable soonest, but then the last slot
@@ -26,28 +26,18 @@
 use std::{
     num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 
-use crate::{
-    config::StartJobs,
-    process::{Activity, activity},
-    session::{SpawnedProcess, StartTurn},
-};
+pub(super) use self::held::HeldTurn;
+use crate::config::StartJobs;
 
-/// How long a start keeps its slot where it cannot be seen what it does.
-const UNSEEN: Duration = Duration::from_secs(1);
-/// From the creation of a process to the first look at it, and from a look that saw it wait to the next one.
-const SOON: Duration = Duration::from_millis(1);
-/// Greatest wait between two looks at a server that works: a look costs some 50 us.
-const LATE: Duration = Duration::from_millis(20);
+mod held;
+
 /// Starts for each slot that are the last ones.
 const LAST: usize = 2;
-/// How long a process is young: a process that will only wait mostly does so by then.
-const YOUNG: Duration = Duration::from_millis(10);
 
 /// The slots of one start of many servers. Clones share them.
 #[derive(Clone)]
@@ -218,126 +208,15 @@ impl Drop for Turn {
     }
 }
 
-/// The turn of one start, if it needs any.
-pub(super) struct HeldTurn {
-    turns: Turns,
-    /// What earlier starts took.
-    expected: Option<Duration>,
-    held: Mutex<HeldSlot>,
-    changed: Notify,
-}
-
-enum HeldSlot {
-    Taken {
-        _turn: Turn,
-    },
-    GivenUp,
-    /// None is needed, or any more.
-    None,
-}
-
-impl HeldTurn {
-    pub(super) fn new(turns: &Turns, expected: Option<Duration>, turn: Option<Turn>) -> Self {
-        turns.line().under_way += 1;
-        let held = Mutex::new(turn.map_or(HeldSlot::None, |turn| HeldSlot::Taken { _turn: turn }));
-        Self { turns: turns.clone(), expected, held, changed: Notify::new() }
-    }
-
-    fn held(&self) -> MutexGuard<'_, HeldSlot> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, slot: HeldSlot) {
-        // A turn gives its slot to another start on drop, which is not to happen with this lock.
-        let before = std::mem::replace(&mut *self.held(), slot);
-        drop(before);
-        self.changed.notify_one();
-    }
-
-    /// Ends the turn once the server only waits, if that is how slots are counted. `seen` is its process, once
-    /// there is one.
-    pub(super) async fn end_when_idle(&self, seen: watch::Receiver<Option<SpawnedProcess>>) {
-        if self.turns.jobs != StartJobs::Cores {
-            std::future::pending::<()>().await;
-        }
-        loop {
-            if matches!(&*self.held(), HeldSlot::None) {
-                return;
-            }
-            let is_idle = async {
-                if matches!(&*self.held(), HeldSlot::GivenUp) {
-                    std::future::pending::<()>().await;
-                }
-                self.turns.is_idle(seen.clone()).await;
-            };
-            tokio::select! {
-                () = is_idle => self.set(HeldSlot::None),
-                () = self.changed.notified() => {}
-            }
-        }
-    }
-}
-
-impl Drop for HeldTurn {
-    fn drop(&mut self) {
-        self.turns.line().under_way -= 1;
-    }
-}
-
-impl StartTurn for HeldTurn {
-    fn give_up(&self) {
-        let is_taken = matches!(&*self.held(), HeldSlot::Taken { .. });
-        if self.turns.jobs == StartJobs::Cores && is_taken {
-            self.set(HeldSlot::GivenUp);
-        }
-    }
-
-    fn take_again(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            if matches!(&*self.held(), HeldSlot::GivenUp)
-                && let Some(turn) = self.turns.next(self.expected, true, |_| ()).await
-            {
-                self.set(HeldSlot::Taken { _turn: turn });
-            }
-        })
-    }
-}
-
-impl Turns {
-    /// Waits until a server that starts only waits.
-    async fn is_idle(&self, mut seen: watch::Receiver<Option<SpawnedProcess>>) {
-        let began = Instant::now();
-        let _ = tokio::time::timeout(UNSEEN, seen.wait_for(Option::is_some)).await.map(drop);
-        let born = Instant::now();
-        let mut pause = SOON;
-        let mut before = None;
-        loop {
-            tokio::time::sleep(pause).await;
-            if !self.has_waiting() {
-                (pause, before) = (LATE, None);
-                continue;
-            }
-            let root = seen.borrow().as_ref().map(|booting| booting.root);
-            let now = root.map_or(Activity::Unknown, activity);
-            match now {
-                Activity::Waiting(_) if before == Some(now) => return,
-                Activity::Unknown if began.elapsed() >= UNSEEN => return,
-                Activity::Waiting(_) => pause = SOON,
-                Activity::Busy if born.elapsed() < YOUNG => {}
-                Activity::Busy | Activity::Unknown => pause = (pause * 2).min(LATE),
-            }
-            before = Some(now);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
 
     use futures_util::future::join_all;
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::session::{SpawnedProcess, StartTurn};
 
     /// The order in which starts of these times (0: unknown) get their turns, each ending after the next began.
     async fn order(jobs: StartJobs, times: &[u64]) -> Vec<u64> {

@@ -12,9 +12,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolcrib::{
-    Endpoint, Loan, ServerConfig,
+    Endpoint, Loan, Manager, ServerConfig,
     cli_support::bench::{Scratch, at_percent, sorted},
-    manager::Borrower,
+    manager::{Borrower, TemplateState},
     session::ServerState,
 };
 
@@ -30,8 +30,6 @@ const FOURTH: &str = "clock";
 /// Loans before the clock starts: an ordinary start of each server, one from a template, which is compared with it, and the template
 /// itself.
 const WARM_UP: usize = 3;
-/// And until all are forked, if they are at all: each environment has a template of its own.
-const MAX_WARM_UP: usize = 8;
 /// How long all servers of a measurement may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -257,12 +255,14 @@ async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> 
     let has_template =
         |server: &ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.template);
     let templates = config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).any(has_template);
-    for loans in 1..=MAX_WARM_UP {
+    for loans in 1..=WARM_UP {
         let loan = manager.lend(Borrower::Task);
         until_ready(std::slice::from_ref(&loan)).await?;
-        let forked = loan.toolbox().status().iter().all(|server| server.is_forked);
-        if loans >= WARM_UP && (forked || !templates) {
-            break;
+        // So that the last one is forked, and all processes do the same.
+        let began = Instant::now();
+        while templates && loans + 1 == WARM_UP && !has_templates(&manager) {
+            anyhow::ensure!(began.elapsed() < LIMIT, "no template after {} s", LIMIT.as_secs());
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
     let began = Instant::now();
@@ -275,6 +275,11 @@ async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> 
     let survivors = manager.shutdown().await.survivors;
     anyhow::ensure!(survivors.is_empty(), "processes are left: {survivors:?}");
     Ok(Starts { wall_ms, private_kib })
+}
+
+fn has_templates(manager: &Manager) -> bool {
+    let templates = manager.templates();
+    !templates.is_empty() && templates.iter().all(|template| template.state == TemplateState::Ready)
 }
 
 async fn until_ready(loans: &[Loan]) -> anyhow::Result<()> {

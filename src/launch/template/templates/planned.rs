@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
 use super::{Shared, State, Templates};
@@ -76,46 +77,81 @@ impl Planned {
             Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
             Proof::Baseline(_) | Proof::Proven(_) => {}
         }
-        let (template, _forking, forks) = loop {
+        loop {
             let template = self.template(&state, on_wait).await?;
             // A template forks one server at a time: in a crowd the last one would wait longer than its limit.
-            let forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
-            let slot = state.slot();
+            let _forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
             // It may have ended meanwhile.
-            if slot.is_ready(&template) {
-                break (template, forking, slot.forks);
-            }
-        };
-        let mut spec = self.spec.clone();
-        let (command, args) = self.start.line.split_first().ok_or(Why::Ended)?;
-        spec.command = command.into();
-        spec.args = args.to_vec();
-        let (supervisor, secrets) = (&self.templates.0.supervisor, &self.templates.0.secrets());
-        let began = Instant::now();
-        let forking = process::fork(&spec, supervisor, (&template, &self.start.name, limit), grace, secrets);
-        match forking.await {
-            Ok(forked) => {
-                state.slot().forked(&self.identity.key, Instant::now());
-                Ok(forked)
-            }
-            Err(error) => {
-                let why = secrets.hide(&error.what);
-                let mut slot = state.slot();
-                if template.is_stopped() {
-                    slot.ended(&template, "it was stopped");
-                } else if began.elapsed() >= limit {
-                    // If it has forked others meanwhile, it is only slow, as all is on busy cores.
-                    if slot.forks == forks {
-                        slot.ended(&template, &format!("it did not fork within {} ms", limit.as_millis()));
-                    }
-                } else if !template.has_ended() {
-                    slot.refused(&self.identity.key, &why);
+            let forks = {
+                let slot = state.slot();
+                if !slot.is_ready(&template) {
+                    continue;
                 }
-                drop(slot);
-                state.changed.notify_waiters();
-                Err(Why::Refused(why))
+                slot.forks
+            };
+            let began = Instant::now();
+            let why = match self.fork(&template, limit, grace).await {
+                Ok(forked) => {
+                    state.slot().forked(&self.identity.key, Instant::now());
+                    return Ok(forked);
+                }
+                Err(why) => why,
+            };
+            let late = (began.elapsed() >= limit).then_some((forks, limit));
+            let is_lost = self.not_forked(&state, &template, &why, late);
+            state.changed.notify_waiters();
+            if !is_lost {
+                return Err(Why::Refused(why));
             }
         }
+    }
+
+    /// Boxed: what calls it is deep.
+    fn fork<'a>(
+        &'a self,
+        template: &'a Template,
+        limit: Duration,
+        grace: StopGrace,
+    ) -> BoxFuture<'a, Result<(Process, Pipes), String>> {
+        Box::pin(async move {
+            let mut spec = self.spec.clone();
+            let (command, args) = self.start.line.split_first().ok_or("there is no command")?;
+            spec.command = command.into();
+            spec.args = args.to_vec();
+            let (supervisor, secrets) = (&self.templates.0.supervisor, &self.templates.0.secrets());
+            let forking =
+                process::fork(&spec, supervisor, (template, &self.start.name, limit), grace, secrets);
+            forking.await.map_err(|error| secrets.hide(&error.what))
+        })
+    }
+
+    /// Notes that the template has not forked this server; `late` is the number of forks before a start that had no answer in
+    /// time, and that time. Says whether another template may be worth a wait: not where the answer alone has taken so long.
+    fn not_forked(
+        &self,
+        state: &State,
+        template: &Arc<Template>,
+        why: &str,
+        late: Option<(u64, Duration)>,
+    ) -> bool {
+        let mut slot = state.slot();
+        let lost = match late {
+            _ if template.is_stopped() => "it was stopped",
+            _ if template.has_ended() => "it has ended",
+            Some((forks, limit)) => {
+                // If it has forked others meanwhile, it is only slow, as all is on busy cores.
+                if slot.forks == forks {
+                    slot.ended(template, &format!("it did not fork within {} ms", limit.as_millis()));
+                }
+                return false;
+            }
+            None => {
+                slot.refused(&self.identity.key, why);
+                return false;
+            }
+        };
+        slot.ended(template, lost);
+        true
     }
 
     /// The template to be forked.
