@@ -53,7 +53,7 @@ pub(crate) use self::{
     connect::{
         ConnectContext, OnProcess, ServerHello, SpawnedProcess,
         handshake::Era,
-        templating::{StartHints, StartTurn, expect, forecast},
+        templating::{StartHints, expect, forecast},
     },
     event::{SessionEvent, SessionObserver},
     forward::{Forwarded, ForwardedAnswer, ForwardedRequest, ForwardedTool},

@@ -363,8 +363,7 @@ impl Starter {
         let turn = HeldTurn::new(&self.turns, plan.expected, turn);
         let seen = StartedProcess::default();
         let on_process = |booting: SpawnedProcess| seen.0.send_replace(Some(booting)).map_or((), drop);
-        let hints =
-            StartHints { takes: plan.expected, at_once: self.turns.at_once().await, turn: Some(&turn) };
+        let hints = StartHints { takes: plan.expected, turn: Some(&turn) };
         let first = FirstStart { limit, mute: plan.mute, hints, on_process: &on_process };
         let starting = Box::pin(Session::start(config, self.connect_context.clone(), first));
         share(&turn, install, &seen, starting).await

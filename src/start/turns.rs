@@ -58,6 +58,8 @@ struct StartQueue {
     /// Whether any start was chosen that was forked the last time.
     forks: bool,
     waiting: Vec<QueuedStart>,
+    /// Starts that have given up their slot and will want it again.
+    given_up: usize,
     /// Starts that wait no more and have not ended, with a slot or without.
     under_way: usize,
 }
@@ -159,15 +161,13 @@ impl Turns {
         }
     }
 
-    /// How many wait for a slot or have one; where none is needed, how many are under way.
-    pub(super) async fn at_once(&self) -> usize {
-        let Some(slots) = self.slots else {
-            // All that are to start now begin before they are counted.
-            tokio::task::yield_now().await;
-            return self.line().under_way;
-        };
+    /// How many wait for a slot, have one, or have given it up; where none is needed, how many are under way.
+    fn at_once(&self) -> usize {
         let line = self.line();
-        line.waiting.len() + slots.get().saturating_sub(line.free)
+        match self.slots {
+            Some(slots) => line.waiting.len() + slots.get().saturating_sub(line.free) + line.given_up,
+            None => line.under_way,
+        }
     }
 
     fn has_waiting(&self) -> bool {
@@ -216,7 +216,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::session::{SpawnedProcess, StartTurn};
+    use crate::{launch::template::StartTurn, session::SpawnedProcess};
 
     /// The order in which starts of these times (0: unknown) get their turns, each ending after the next began.
     async fn order(jobs: StartJobs, times: &[u64]) -> Vec<u64> {
@@ -319,10 +319,12 @@ mod tests {
         idle.take_again().await;
         first.give_up();
         let second = turns.next(None, true, |_| panic!("it waits")).await;
+        assert_eq!(turns.at_once(), 2);
         let mut again = first.take_again();
         assert!(futures_util::poll!(&mut again).is_pending());
         drop(second);
         again.await;
+        assert_eq!(turns.at_once(), 1);
         let mut third = Box::pin(turns.next(None, true, |_| ()));
         assert!(futures_util::poll!(&mut third).is_pending());
         drop(first);
@@ -340,19 +342,20 @@ mod tests {
         let first = HeldTurn::new(&strict, None, strict.next(None, true, |_| ()).await);
         let mut second = Box::pin(strict.next(None, true, |_| ()));
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert_eq!(strict.at_once().await, 2);
+        assert_eq!(strict.at_once(), 2);
         drop(first);
-        assert_eq!(strict.at_once().await, 1);
+        assert_eq!(strict.at_once(), 1);
         let free = Turns::new(StartJobs::Unlimited);
         let starts = (0..3).map(|_| async {
             let turn = HeldTurn::new(&free, None, free.next(None, true, |_| ()).await);
-            let counted = free.at_once().await;
+            tokio::task::yield_now().await;
+            let counted = turn.at_once();
             tokio::task::yield_now().await;
             drop(turn);
             counted
         });
         assert_eq!(join_all(starts).await, [3, 3, 3]);
-        assert_eq!(free.at_once().await, 0);
+        assert_eq!(free.at_once(), 0);
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
 use self::starting::Starting;
@@ -82,8 +83,18 @@ pub(crate) struct StartFacts<'a> {
     pub(crate) repeats: bool,
     /// What its start takes by itself.
     pub(crate) takes: Option<Duration>,
-    /// Starts that are under way in this manager or wait for their turn, this one included.
-    pub(crate) at_once: usize,
+}
+
+/// The turn of a start among those of a manager: it may work.
+pub(crate) trait StartTurn: Sync {
+    /// Starts that are under way or wait for their turn, this one included.
+    fn at_once(&self) -> usize;
+
+    /// It only waits for now: others may work.
+    fn give_up(&self);
+
+    /// Waits until it may work again, if it has given up its turn.
+    fn take_again(&self) -> BoxFuture<'_, ()>;
 }
 
 impl Templates {
@@ -114,7 +125,7 @@ impl Templates {
     /// Tells of the servers that will be started, each with its hash of [`StartFacts::configured`]. Looks at files.
     pub(crate) fn expect<'a>(&self, specs: impl IntoIterator<Item = (&'a StdioConfig, &'a str)>) {
         for (spec, configured) in specs {
-            let facts = StartFacts { configured, repeats: false, takes: None, at_once: 1 };
+            let facts = StartFacts { configured, repeats: false, takes: None };
             if let Ok(planned) = self.examine(spec, facts)
                 && planned.proof.permits()
             {
@@ -152,10 +163,10 @@ impl Templates {
         let key = Key::of(spec, &start, secrets)?;
         let identity = identities.of(spec, &start, facts.configured, secrets);
         let proof = proofs.of(&identity);
-        let StartFacts { repeats, takes, at_once, .. } = facts;
+        let StartFacts { repeats, takes, .. } = facts;
         let templates = self.clone();
         let (spec, waited) = (spec.clone(), AtomicU64::new(0));
-        Ok(Planned { templates, spec, start, key, identity, proof, repeats, takes, at_once, waited })
+        Ok(Planned { templates, spec, start, key, identity, proof, repeats, takes, waited })
     }
 
     /// The templates of this manager, those that have ended included.

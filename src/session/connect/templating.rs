@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -21,7 +20,9 @@ use crate::{
     config::{Endpoint, Scope, ServerConfig, StdioConfig},
     launch::{
         Launcher,
-        template::{FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, Templates, ToolPrint, Why},
+        template::{
+            FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint, Why,
+        },
     },
     process::{self, Pipes, Process, SpawnError},
     text::short_hex,
@@ -36,19 +37,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct StartHints<'a> {
     /// What earlier starts of the server took.
     pub(crate) takes: Option<Duration>,
-    /// Starts that are under way in this manager or wait for their turn, this one included.
-    pub(crate) at_once: usize,
     /// Its turn among them.
     pub(crate) turn: Option<&'a dyn StartTurn>,
-}
-
-/// The turn of a start: it may work.
-pub(crate) trait StartTurn: Sync {
-    /// It only waits for now: others may work.
-    fn give_up(&self);
-
-    /// Waits until it may work again, if it has given up its turn.
-    fn take_again(&self) -> BoxFuture<'_, ()>;
 }
 
 /// How the process of one start is made.
@@ -69,8 +59,7 @@ impl Spawning<'_> {
         connect_context: &ConnectContext,
     ) -> Result<(Process, Pipes), SpawnError> {
         self.is_forked.store(false, Relaxed);
-        let on_wait = || self.turn.into_iter().for_each(StartTurn::give_up);
-        match self.planned.spawn(config.stop, FORK_LIMIT, &on_wait).await {
+        match self.planned.spawn(config.stop, FORK_LIMIT, self.turn).await {
             Ok(forked) => {
                 self.is_forked.store(true, Relaxed);
                 trace::forked();
@@ -119,12 +108,12 @@ pub(super) async fn plan(
     if !templates.concerns(spec) {
         return None;
     }
-    let StartHints { takes, at_once, turn: _ } = hints;
+    let StartHints { takes, turn: _ } = hints;
     let repeats = config.scope != Scope::Shared || config.spares > 0;
     let (spec, configured) = (spec.clone(), configured.clone());
     let looking = move || {
         let configured = command_line(&configured);
-        let facts = StartFacts { configured: &configured, repeats, takes, at_once: at_once.max(1) };
+        let facts = StartFacts { configured: &configured, repeats, takes };
         templates.plan(&spec, facts).map(Arc::new)
     };
     tokio::task::spawn_blocking(looking).await.ok().flatten()

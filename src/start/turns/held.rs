@@ -11,8 +11,9 @@ use tokio::sync::{Notify, watch};
 use super::{Turn, Turns};
 use crate::{
     config::StartJobs,
+    launch::template::StartTurn,
     process::{Activity, activity},
-    session::{SpawnedProcess, StartTurn},
+    session::SpawnedProcess,
 };
 
 /// How long a start keeps its slot where it cannot be seen what it does.
@@ -37,9 +38,20 @@ enum HeldSlot {
     Taken {
         _turn: Turn,
     },
-    GivenUp,
+    GivenUp {
+        _counted: GivenUp,
+    },
     /// None is needed, or any more.
     None,
+}
+
+/// Counts a start that has given up its slot, until it is dropped.
+struct GivenUp(Turns);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.line().given_up -= 1;
+    }
 }
 
 impl HeldTurn {
@@ -71,7 +83,7 @@ impl HeldTurn {
                 return;
             }
             let is_idle = async {
-                if matches!(&*self.held(), HeldSlot::GivenUp) {
+                if matches!(&*self.held(), HeldSlot::GivenUp { .. }) {
                     std::future::pending::<()>().await;
                 }
                 self.turns.is_idle(seen.clone()).await;
@@ -91,16 +103,21 @@ impl Drop for HeldTurn {
 }
 
 impl StartTurn for HeldTurn {
+    fn at_once(&self) -> usize {
+        self.turns.at_once()
+    }
+
     fn give_up(&self) {
         let is_taken = matches!(&*self.held(), HeldSlot::Taken { .. });
         if self.turns.jobs == StartJobs::Cores && is_taken {
-            self.set(HeldSlot::GivenUp);
+            self.turns.line().given_up += 1;
+            self.set(HeldSlot::GivenUp { _counted: GivenUp(self.turns.clone()) });
         }
     }
 
     fn take_again(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if matches!(&*self.held(), HeldSlot::GivenUp)
+            if matches!(&*self.held(), HeldSlot::GivenUp { .. })
                 && let Some(turn) = self.turns.next(self.expected, true, |_| ()).await
             {
                 self.set(HeldSlot::Taken { _turn: turn });

@@ -39,7 +39,7 @@ impl Templates {
         if !PythonStart::is_of_python(spec) {
             return None;
         }
-        let facts = StartFacts { configured, repeats: false, takes: None, at_once: 1 };
+        let facts = StartFacts { configured, repeats: false, takes: None };
         let planned = match self.examine(spec, facts) {
             Ok(planned) => planned,
             Err(why) => return Some(Forecast::Never(why)),

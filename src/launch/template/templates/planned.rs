@@ -1,6 +1,7 @@
 //! The start of one server that could be forked, and what it tells of its proof.
 
 use std::{
+    num::NonZero,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -11,7 +12,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
-use super::{Shared, State, Templates};
+use super::{Shared, StartTurn, State, Templates};
 use crate::{
     config::{StdioConfig, StopGrace},
     duration::nanos,
@@ -34,7 +35,6 @@ pub(crate) struct Planned {
     pub(super) proof: Proof,
     pub(super) repeats: bool,
     pub(super) takes: Option<Duration>,
-    pub(super) at_once: usize,
     /// Nanoseconds that the last start has waited for its template.
     pub(super) waited: AtomicU64,
 }
@@ -57,7 +57,7 @@ impl Drop for Waiting<'_> {
 
 impl Planned {
     /// Forks the server, which may take `limit` once there is a template and it is this server's turn. A template is started, and waited
-    /// for, where that is quicker than an ordinary start; `on_wait` is called if one that another start has begun is waited for. To be
+    /// for, where that is quicker than an ordinary start; `turn` is given up if one that another start has begun is waited for. To be
     /// called before each start, also of servers that are not forked: it tells which ones are still expected. Cancel safe: no process is
     /// left.
     ///
@@ -67,7 +67,7 @@ impl Planned {
         &self,
         grace: StopGrace,
         limit: Duration,
-        on_wait: &(dyn Fn() + Sync),
+        turn: Option<&dyn StartTurn>,
     ) -> Result<(Process, Pipes), Why> {
         self.waited.store(0, SeqCst);
         let state = self.templates.state(&self.key);
@@ -77,8 +77,9 @@ impl Planned {
             Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
             Proof::Baseline(_) | Proof::Proven(_) => {}
         }
+        let mut lost = None;
         loop {
-            let template = self.template(&state, on_wait).await?;
+            let template = self.template(&state, turn, lost.take()).await?;
             // A template forks one server at a time: in a crowd the last one would wait longer than its limit.
             let _forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
             // It may have ended meanwhile.
@@ -100,9 +101,11 @@ impl Planned {
             let late = (began.elapsed() >= limit).then_some((forks, limit));
             let is_lost = self.not_forked(&state, &template, &why, late);
             state.changed.notify_waiters();
+            let why = Why::Refused(why);
             if !is_lost {
-                return Err(Why::Refused(why));
+                return Err(why);
             }
+            lost = Some(why);
         }
     }
 
@@ -154,16 +157,14 @@ impl Planned {
         true
     }
 
-    /// The template to be forked.
-    async fn template(&self, state: &Arc<State>, on_wait: &(dyn Fn() + Sync)) -> Result<Arc<Template>, Why> {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let wish = Wish {
-            identity: &self.identity.key,
-            entry: &self.start.entry,
-            repeats: self.repeats,
-            takes: self.takes,
-            crowd: u32::try_from(self.at_once / cores).unwrap_or(u32::MAX),
-        };
+    /// The template to be forked. `lost` is how this start has lost one before.
+    async fn template(
+        &self,
+        state: &Arc<State>,
+        turn: Option<&dyn StartTurn>,
+        lost: Option<Why>,
+    ) -> Result<Arc<Template>, Why> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut deadline = None;
         loop {
             let changed = state.changed.notified();
@@ -172,10 +173,22 @@ impl Planned {
             if self.templates.0.closed.load(SeqCst) {
                 return Err(Why::Ended);
             }
+            let at_once = turn.map_or(1, StartTurn::at_once);
+            let wish = Wish {
+                identity: &self.identity.key,
+                entry: &self.start.entry,
+                repeats: self.repeats,
+                takes: self.takes,
+                crowd: u32::try_from(at_once / cores).unwrap_or(u32::MAX),
+            };
             let decision = state.slot().decide(wish, Instant::now());
             match decision {
                 Decision::Fork(template) => return Ok(template),
                 Decision::Ordinary { start, why } => {
+                    // Beside a start that was delayed, it would delay it once more: the next one starts it.
+                    if let Some(lost) = lost {
+                        return Err(lost);
+                    }
                     if start {
                         self.templates.start(&self.key, state);
                     }
@@ -184,8 +197,8 @@ impl Planned {
                 Decision::Wait { limit, start } => {
                     if start {
                         self.templates.start(&self.key, state);
-                    } else if deadline.is_none() {
-                        on_wait();
+                    } else if let Some(turn) = turn.filter(|_| deadline.is_none()) {
+                        turn.give_up();
                     }
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
                     let _waiting = Waiting::new(state);

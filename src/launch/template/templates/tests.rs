@@ -49,7 +49,7 @@ impl House {
     fn planned(&self, templates: &Templates) -> Planned {
         let spec = self.spec();
         let takes = Some(Duration::from_secs(9));
-        let facts = StartFacts { configured: "x", repeats: true, takes, at_once: 10_000 };
+        let facts = StartFacts { configured: "x", repeats: true, takes };
         let planned = templates.plan(&spec, facts).unwrap();
         if *planned.proof() == Proof::Unknown {
             planned.ordinary(fingerprint());
@@ -82,8 +82,23 @@ fn is_gone(pid: u32) -> bool {
     rustix::process::test_kill_process(pid).is_err()
 }
 
+/// So many starts at once.
+struct Crowd(usize);
+
+impl StartTurn for Crowd {
+    fn at_once(&self) -> usize {
+        self.0
+    }
+
+    fn give_up(&self) {}
+
+    fn take_again(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
 async fn why(planned: &Planned, limit: u64) -> Why {
-    match planned.spawn(StopGrace::default(), Duration::from_millis(limit), &|| ()).await {
+    match planned.spawn(StopGrace::default(), Duration::from_millis(limit), Some(&Crowd(10_000))).await {
         Ok(_) => panic!("a shell forks nothing"),
         Err(why) => why,
     }
@@ -95,7 +110,7 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
     let house = House::new();
     let templates = house.templates(READY);
     let spec = house.spec();
-    let facts = StartFacts { configured: "x", repeats: true, takes: None, at_once: 1 };
+    let facts = StartFacts { configured: "x", repeats: true, takes: None };
     let first = templates.plan(&spec, facts).unwrap();
     assert_eq!(why(&first, 100).await, Why::FirstStart);
     assert_eq!(only(&templates).state, TemplateState::None);
@@ -228,7 +243,7 @@ async fn what_becomes_secret_later_reaches_no_template() {
     let mut spec = house.spec();
     let inherited = [("REGION", "a-hidden-place"), ("ZONE", "UTC")];
     spec.inherited = Arc::new(inherited.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-    let facts = StartFacts { configured: "x", repeats: true, takes: None, at_once: 1 };
+    let facts = StartFacts { configured: "x", repeats: true, takes: None };
     let names = || templates.plan(&spec, facts).unwrap().key.environment().into_keys().collect::<Vec<_>>();
     assert_eq!(names(), ["REGION", "ZONE"]);
     // As by an edit of the configuration.
