@@ -60,7 +60,7 @@ pub(crate) struct GatewayBench {
     #[arg(long, default_value = "10", value_name = "N", value_parser = at_least_one)]
     callers: NonZeroUsize,
     /// Exit with code 1 unless toolcrib adds less than 100 us to the median, answers 2,500 calls a second, and is ahead of
-    /// each peer.
+    /// each peer, which all have to be measured.
     #[arg(long)]
     check: bool,
 }

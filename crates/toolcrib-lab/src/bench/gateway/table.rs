@@ -96,13 +96,8 @@ pub(super) fn document(callers: usize, rows: &[Row], failures: &[(String, String
 
 /// What toolcrib promises and these rows do not show.
 pub(super) fn missed(rows: &[Row], failures: &[(String, String)]) -> Vec<String> {
-    let mut missed = Vec::new();
-    missed.extend(
-        failures
-            .iter()
-            .filter(|(gateway, _)| gateway.starts_with(OWN))
-            .map(|(gateway, why)| format!("{gateway}: {why}")),
-    );
+    // A peer that was not measured is not known to be behind.
+    let mut missed: Vec<String> = failures.iter().map(|(gateway, why)| format!("{gateway}: {why}")).collect();
     for row in rows.iter().filter(|row| row.gateway.starts_with(OWN)) {
         if row.added >= MOST_ADDED {
             missed.push(format!("{} ({}) adds {}", row.gateway, row.how, micros(row.added)));
