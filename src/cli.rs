@@ -109,7 +109,7 @@ struct Arguments {
     /// The table [profile.NAME] of the configuration to use: other servers, agents, models. Not with a daemon.
     #[arg(long, global = true, value_name = "NAME")]
     profile: Option<String>,
-    /// Print one JSON document to stdout (`up`: one event per line).
+    /// Print one JSON document to stdout (`up`, `check` and `serve`: one event per line).
     #[arg(long, global = true)]
     json: bool,
     /// Print only warnings and errors.

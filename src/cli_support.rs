@@ -18,6 +18,11 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     crate::error::nearest(typed, known)
 }
 
+/// The error of a name that no server has, as of an unknown tool.
+pub fn unknown_name(message: String, help: String) -> crate::Error {
+    crate::error::RemoteError::error(crate::ErrorCode::ToolNotFound, message, Some(help))
+}
+
 /// About how many tokens the tools cost a model that stand in for a list with a search, for servers with their numbers of
 /// tools.
 pub fn search_tokens(servers: &[(crate::ServerName, usize)]) -> usize {

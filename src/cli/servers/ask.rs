@@ -24,7 +24,7 @@ const MAX_MESSAGE: u64 = 64 << 20;
 pub(crate) struct AskedServers {
     /// Only this server, by its own names.
     #[arg(long, short, value_name = "SERVER")]
-    server: Option<String>,
+    pub(super) server: Option<String>,
     #[command(flatten)]
     locked: Locked,
     #[command(flatten)]

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use toolcrib::Error;
+use toolcrib::{
+    Error,
+    cli_support::{nearest, unknown_name},
+};
 
 use super::ask::AskedServers;
 use crate::cli::{
@@ -14,7 +17,7 @@ use crate::cli::{
 
 #[derive(Args)]
 pub(crate) struct Prompt {
-    /// The prompt, as SERVER__NAME, or as NAME with --server [default: list all prompts].
+    /// The prompt, as SERVER.NAME or as it is listed, or as NAME with --server [default: list all prompts].
     name: Option<String>,
     /// key=value for each argument.
     #[arg(requires = "name")]
@@ -24,18 +27,36 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let Some(name) = self.name else {
+    pub(crate) fn run(mut self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        let Some(mut name) = self.name.take() else {
             let prompts = self.servers.ask(context, |asking| asking.list("prompts/list", "prompts"))?;
             show_list(context.ui, &prompts);
             return Ok(ExitCode::SUCCESS);
         };
         let arguments = arguments(&self.arguments)?;
+        if self.servers.server.is_none()
+            && let Some((server, own)) = name.split_once('.')
+            && context.load()?.servers.contains_key(server)
+        {
+            self.servers.server = Some(server.to_owned());
+            name = own.to_owned();
+        }
+        let (server, shown) = (self.servers.server.clone(), name.clone());
         let params = json!({"name": name, "arguments": arguments});
-        let prompt = self.servers.ask(context, move |asking| asking.ask("prompts/get", params))?;
+        let prompt = self.servers.ask(context, move |asking| {
+            asking.ask("prompts/get", params).or_else(|error| {
+                let prompts = asking.list("prompts/list", "prompts")?;
+                let known = prompts.iter().filter_map(|prompt| prompt["name"].as_str());
+                Err(if known.clone().any(|known| known == name) {
+                    error
+                } else {
+                    unknown(&name, server.as_deref(), known)
+                })
+            })
+        })?;
         if context.ui.json {
             let (description, messages) = (&prompt["description"], &prompt["messages"]);
-            Ui::json(json!({"schema": 1, "name": name, "description": description, "messages": messages}));
+            Ui::json(json!({"schema": 1, "name": shown, "description": description, "messages": messages}));
             return Ok(ExitCode::SUCCESS);
         }
         for message in prompt["messages"].as_array().into_iter().flatten() {
@@ -49,6 +70,15 @@ impl Prompt {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn unknown<'a>(name: &str, server: Option<&str>, known: impl Iterator<Item = &'a str>) -> Error {
+    let (of, list) = match server {
+        Some(server) => (format!("server `{server}` has"), format!("toolcrib prompt -s {server}")),
+        None => ("there is".to_owned(), "toolcrib prompt".to_owned()),
+    };
+    let near = nearest(name, known).map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+    unknown_name(format!("{of} no prompt `{name}`"), format!("{near}`{list}` lists them"))
 }
 
 /// The protocol has texts as arguments, and nothing else.

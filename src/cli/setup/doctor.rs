@@ -19,7 +19,7 @@ use crate::cli::{
 
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// Also start these servers, and report how they start and stop (names or patterns).
+    /// Only these servers (names or patterns): also start them, and report how they start and stop.
     servers: Vec<String>,
     /// Start all servers.
     #[arg(long, conflicts_with = "servers")]
@@ -35,7 +35,8 @@ impl Doctor {
         let mut findings = doctor::machine(&support);
         match context.load() {
             Err(error) => findings.push(Finding::fail("config", Arc::new(error))),
-            Ok(config) => {
+            Ok(mut config) => {
+                Context::narrow(&mut config, &self.servers)?;
                 findings.extend(doctor::configuration(&config));
                 if self.deep || !self.servers.is_empty() {
                     self.start(context, config, &mut findings).await?;
@@ -57,7 +58,6 @@ impl Doctor {
         mut config: Config,
         findings: &mut Vec<Finding>,
     ) -> anyhow::Result<()> {
-        Context::narrow(&mut config, &self.servers)?;
         config.servers.retain(|_, entry| entry.server.is_ok());
         config.start_all();
         for entry in config.servers.values_mut() {

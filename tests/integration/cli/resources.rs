@@ -30,6 +30,16 @@ fn resources_and_prompts_are_listed_and_read() {
         assert!(prompts.contains("old__greet(who?)") && prompts.contains("new__leave()"), "{prompts}");
         assert_eq!(crib.ok(&["prompt", "new__greet", "who=you"]), "user: greet \"you\"");
         assert_eq!(crib.ok(&["prompt", "greet", "who=you", "-s", "old"]), "user: greet \"you\"");
+        assert_eq!(crib.ok(&["prompt", "old.greet", "who=you"]), "user: greet \"you\"");
+        let missing = crib.run(&["prompt", "plain.greet"]);
+        assert_eq!(code(&missing), 6, "{}", err(&missing));
+        assert!(err(&missing).contains("server `plain` has no prompt `greet`"), "{}", err(&missing));
+        let missing = crib.run(&["prompt", "old__great"]);
+        assert!(
+            code(&missing) == 6 && err(&missing).contains("did you mean `old__greet`?"),
+            "{}",
+            err(&missing)
+        );
         assert_eq!(crib.ok(&["read", "-s", "plain"]), "", "a server without any");
         let missing = crib.run(&["read", "none://"]);
         assert!(code(&missing) != 0 && err(&missing).contains("no server has a resource `none://`"));
