@@ -44,6 +44,7 @@ use crate::{
 mod check;
 mod env;
 mod file;
+mod gateway;
 mod secrets;
 mod values;
 
@@ -129,6 +130,8 @@ pub struct Config {
     pub run: RunConfig,
     /// How the servers are served over HTTP, or why the `[gateway]` table cannot be used: an error only for what serves them.
     pub gateway: Result<GatewayConfig, Arc<Error>>,
+    /// The same table without who is let in, which may be all that is wrong with it.
+    pub(crate) gateway_limits: Result<Arc<GatewayConfig>, Arc<Error>>,
     /// What had precedence over the file.
     pub overrides: ConfigOverrides,
     /// The names of its profiles.
@@ -165,6 +168,7 @@ impl Default for Config {
             extract: None,
             run: RunConfig::default(),
             gateway: Ok(GatewayConfig::default()),
+            gateway_limits: Ok(Arc::default()),
             overrides: ConfigOverrides::default(),
             profiles: Vec::new(),
             named: NamedTools::default(),
@@ -198,18 +202,6 @@ impl Config {
     /// Where its lockfile is: beside the configuration file. `None` for one in memory.
     pub fn lock_path(&self) -> Option<PathBuf> {
         Some(self.file.as_ref()?.with_file_name(Self::LOCK_NAME))
-    }
-
-    /// [`Config::gateway`], for what cannot do without it.
-    ///
-    /// # Errors
-    /// The table cannot be used.
-    #[cfg(feature = "daemon")]
-    pub(crate) fn gateway_settings(&self) -> Result<&GatewayConfig> {
-        self.gateway.as_ref().map_err(|error| {
-            let other = || Error::input(error.to_string(), error.help());
-            error.as_config().map_or_else(other, |wrong| wrong.clone().into())
-        })
     }
 
     /// Starts every server with the manager, with any [`Lifecycle`].

@@ -109,18 +109,25 @@ impl GatewayServer {
             }
         }));
         let listening = Some(Listening { address, state, protected, end, answering });
-        Ok(Self { listening, config: gateway, ..Self::local(config) })
+        Ok(Self { listening, ..Self::with(config, gateway) })
     }
 
     /// A gateway that does not listen, for [`GatewayServer::serve_client`].
-    pub fn local(config: &Config) -> Self {
+    ///
+    /// # Errors
+    /// The table cannot be used: its limits are not known.
+    pub fn local(config: &Config) -> Result<Self> {
+        Ok(Self::with(config, config.gateway_settings()?.clone()))
+    }
+
+    fn with(config: &Config, settings: GatewayConfig) -> Self {
         let required = config.servers.iter().filter(|(_, entry)| entry.required);
         Self {
             router: Arc::default(),
             events: watch::Sender::new(0),
             lines: Arc::new(ServerLines::new(config.secrets.clone())),
             follow_stderr: config.follow_stderr,
-            config: config.gateway.as_ref().ok().cloned().unwrap_or_default(),
+            config: settings,
             required: required.map(|(name, _)| name.clone()).collect(),
             listening: None,
         }

@@ -61,6 +61,8 @@ impl AskedServers {
             }
             // A parked server has its tools remembered, and nothing else.
             config.start_all();
+            // Said before anything is started: a table with a mistake is no table without limits.
+            let gateway = GatewayServer::local(&config)?;
             let pending = Pending::of(&config);
             let manager =
                 match pending.beside(context.ui, context.start(&config, pending.observing(|_| {}))).await {
@@ -82,7 +84,6 @@ impl AskedServers {
                 pair().map_err(|error| Error::io("could not make a pair of sockets", error))?;
             let asked = tokio::task::spawn_blocking(move || work(&mut Asking::new(ours)?));
             let only = self.server.as_deref().and_then(|server| ServerName::new(server).ok());
-            let gateway = GatewayServer::local(&config);
             let serving = gateway.serve_client(&manager, only, theirs.into_split(), &context.cancel);
             // The gateway ends when its client has what it asked for, or before, with an error.
             let served = async { serving.await.err().map_or(Ok(()), Err) };

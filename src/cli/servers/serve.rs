@@ -73,7 +73,7 @@ impl Serve {
         let config = self.load(context)?;
         let only = self.server.as_ref().map(|name| server_of(&config, name)).transpose()?;
         let gateway = match self.stdio {
-            true => GatewayServer::local(&config),
+            true => GatewayServer::local(&config)?,
             false => GatewayServer::bind(&config).await?,
         };
         let url = gateway.url();
@@ -118,24 +118,18 @@ impl Serve {
                 let problem = format!("the variable {variable} has no token of at least {shortest} bytes");
                 return Err(Error::input(problem, Some(help)));
             };
-            config.secrets = config.secrets.and(&toolcrib::config::Secrets::new([token.clone()]));
-            // What is wrong with the configured tokens does not matter then.
-            let mut settings = config.gateway.unwrap_or_default();
-            settings.tokens = vec![GatewayToken::new(variable.clone(), token)];
-            settings.oauth = None;
-            config.gateway = Ok(settings);
+            config.set_gateway_token(GatewayToken::new(variable.clone(), token))?;
         }
-        if let Ok(settings) = &mut config.gateway {
-            settings.listen = self.http.unwrap_or(settings.listen);
-            settings.sse |= self.sse;
-            settings.read_only |= self.read_only;
-            if self.search {
-                settings.search = ToolSearch::On;
-            }
-            if !self.tools.is_empty() {
-                let patterns = self.tools.iter().map(|text| NamePattern::new(text));
-                settings.tools = Some(patterns.collect::<Result<_, _>>()?);
-            }
+        let settings = config.gateway_mut()?;
+        settings.listen = self.http.unwrap_or(settings.listen);
+        settings.sse |= self.sse;
+        settings.read_only |= self.read_only;
+        if self.search {
+            settings.search = ToolSearch::On;
+        }
+        if !self.tools.is_empty() {
+            let patterns = self.tools.iter().map(|text| NamePattern::new(text));
+            settings.tools = Some(patterns.collect::<Result<_, _>>()?);
         }
         Ok(config)
     }

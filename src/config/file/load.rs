@@ -158,9 +158,12 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     let open = &raw.defaults.inherit_env;
     let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
     let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
-    let gateway = match raw.gateway {
-        Some(gateway) => gateway.resolve(origin, open, env, &mut secrets).map_err(Arc::new),
-        None => Ok(GatewayConfig::default()),
+    let (gateway, gateway_limits) = match raw.gateway {
+        Some(gateway) => {
+            let limits = gateway.limits(origin, open, env).map(Arc::new).map_err(Arc::new);
+            (gateway.resolve(origin, open, env, &mut secrets).map_err(Arc::new), limits)
+        }
+        None => (Ok(GatewayConfig::default()), Ok(Arc::default())),
     };
     let (judge, judge_client) = raw.judge;
     let (extract, extract_client) =
@@ -216,6 +219,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         extract,
         run: raw.run,
         gateway,
+        gateway_limits,
         overrides: overrides.clone(),
         profiles: applied.profiles,
         named,

@@ -49,3 +49,20 @@ fn resources_and_prompts_are_listed_and_read() {
     }
     assert_eq!(crib.status()["servers"].as_array().unwrap().len(), 3);
 }
+
+/// A table with a mistake is not one without limits: with servers of one's own as through the daemon.
+#[test]
+fn a_broken_gateway_table_is_not_passed_over() {
+    let crib = Crib::new(&format!("{RICH}\n[gateway]\ntoken = \"${{NOT_SET}}\"\nread_only = true\n"));
+    for daemon in [false, true] {
+        if daemon {
+            crib.ok(&["up", "-d"]);
+        }
+        for arguments in [&["read"][..], &["prompt"], &["connect"]] {
+            let refused = crib.run(arguments);
+            assert_eq!(code(&refused), 3, "{arguments:?} {daemon}: {}", err(&refused));
+            assert!(err(&refused).contains("NOT_SET"), "{arguments:?} {daemon}: {}", err(&refused));
+        }
+        crib.run(&["down"]);
+    }
+}

@@ -104,6 +104,8 @@ fn what_is_wrong_with_the_settings_is_said_before_the_start() {
         ("", &["--http", &*busy][..], 1, "cannot listen on"),
         ("[gateway]\ntoken = \"${NOT_SET}\"\n", &[], 3, "NOT_SET"),
         ("[gateway]\ntoken = \"short\"\n", &[], 3, "shorter than 16 bytes"),
+        ("[gateway]\ntoken = \"${NOT_SET}\"\nread_only = true\n", &["--stdio", "--read-only"], 3, "NOT_SET"),
+        ("[gateway]\npublic_url = \"${NOT_SET}\"\n", &["--token-env", "GATE_TOKEN"], 3, "NOT_SET"),
         (
             "[gateway]\nlisten = \"127.0.0.1:0\"\ntls = { cert = \"no.pem\", key = \"no.pem\" }\n",
             &[],
@@ -115,7 +117,8 @@ fn what_is_wrong_with_the_settings_is_said_before_the_start() {
         ("", &["--stdio", "--http", "127.0.0.1:0"], 2, "cannot be used with"),
     ] {
         let crib = Crib::new(&format!("{FIXTURE}{table}"));
-        let output = crib.run(&[&["serve"], options].concat());
+        let mut command = crib.command(&[&["serve"], options].concat());
+        let output = command.env("GATE_TOKEN", "gate-token-0123456789").output().unwrap();
         assert_eq!(code(&output), exit, "{table} {options:?}: {}", err(&output));
         assert!(err(&output).contains(wanted), "{table} {options:?}: {}", err(&output));
     }
@@ -132,4 +135,18 @@ fn a_token_of_the_environment_replaces_the_configured_ones() {
     let listed = gate.ask("POST /mcp", &headers, &message.to_string());
     assert!(listed.body.contains("fix__echo") && !listed.body.contains("fix__die"), "{listed:?}");
     assert!(!gate.serving.to_string().contains("gate-token"), "{}", gate.serving);
+}
+
+#[test]
+fn a_token_of_the_environment_leaves_all_limits_in_place() {
+    let table = "token = \"${NOT_SET}\"\nread_only = true\ntools = [\"fix.e*\"]\nmax_body = \"2KB\"\n\
+                 public_url = \"https://tools.example.com\"\noauth = { issuer = \"${NOT_SET}\" }\n";
+    let gate = Gate::with(&format!("{FIXTURE}[gateway]\n{table}"), &["--token-env", "GATE_TOKEN"]);
+    let listed = gate.list_with("/mcp", "gate-token-0123456789");
+    let tools = listed.json()["result"]["tools"].clone();
+    let names: Vec<&Value> = tools.as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(names, ["fix__echo", "fix__env"], "`effect` changes something, the others are not named");
+    let long = call(1, "fix__echo", &json!({"text": "x".repeat(3000)}));
+    assert_eq!(gate.with_token("gate-token-0123456789", "POST /mcp", None, &long).status, 413);
+    assert_eq!(gate.serving["client"]["mcpServers"]["toolcrib"]["url"], "https://tools.example.com/mcp");
 }

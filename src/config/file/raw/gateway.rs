@@ -142,6 +142,41 @@ fn is_origin(text: &str) -> bool {
 }
 
 impl RawGateway {
+    /// With its variables put in, but without who is let in: who gives a token of their own needs no other.
+    ///
+    /// # Errors
+    /// Something else in the table is wrong.
+    pub(in crate::config) fn limits(
+        &self,
+        origin: &SourceLocation,
+        open: &Names,
+        env: &Env,
+    ) -> Result<GatewayConfig> {
+        let mut vars = Vars::of_table(env, origin, open);
+        let mut config = self.config.clone();
+        if let Some(text) = &self.public_url {
+            let url = vars.expand_open(text)?;
+            let url = url.trim_end_matches('/').to_ascii_lowercase();
+            if !is_origin(&url) {
+                let help = "write it without a path, such as \"https://tools.example.com\"";
+                return Err(validate::fault(
+                    &vars,
+                    text,
+                    "is not the address of a gateway".into(),
+                    Some(help),
+                ));
+            }
+            config.public_url = Some(url);
+        }
+        if let Some((cert, key)) = &self.tls {
+            let path = |text: &Text, vars: &mut Vars<'_>| -> Result<_> {
+                Ok(env.resolve(&origin.folder, &vars.expand_open(text)?))
+            };
+            config.tls = Some(GatewayTls::new(path(cert, &mut vars)?, path(key, &mut vars)?));
+        }
+        Ok(config)
+    }
+
     /// With its variables put in. Tokens are added to `secrets` whether they can be used or not.
     pub(in crate::config) fn resolve(
         self,
@@ -150,8 +185,9 @@ impl RawGateway {
         env: &Env,
         secrets: &mut Vec<String>,
     ) -> Result<GatewayConfig> {
-        let Self { mut config, public_url, token, tokens, oauth, tls } = self;
         let mut vars = Vars::of_table(env, origin, open);
+        let limits = self.limits(origin, open, env);
+        let Self { token, tokens, oauth, .. } = self;
         let single = token.map(|token| RawToken { name: None, token, tools: None, read_only: false });
         let mut found = Vec::new();
         for (number, raw) in single.into_iter().chain(tokens).enumerate() {
@@ -160,6 +196,7 @@ impl RawGateway {
             found.push((number, raw, value));
         }
         secrets.append(&mut vars.secrets);
+        let mut config = limits?;
         for (number, raw, value) in found {
             let token = value?;
             // An empty one is none: `${TOKEN:-}` lets one file serve with and without.
@@ -182,27 +219,7 @@ impl RawGateway {
                 read_only: raw.read_only,
             });
         }
-        if let Some(text) = &public_url {
-            let url = vars.expand_open(text)?;
-            let url = url.trim_end_matches('/').to_ascii_lowercase();
-            if !is_origin(&url) {
-                let help = "write it without a path, such as \"https://tools.example.com\"";
-                return Err(validate::fault(
-                    &vars,
-                    text,
-                    "is not the address of a gateway".into(),
-                    Some(help),
-                ));
-            }
-            config.public_url = Some(url);
-        }
         config.oauth = oauth.map(|oauth| oauth.resolve(&mut vars)).transpose()?;
-        if let Some((cert, key)) = tls {
-            let path = |text: &Text, vars: &mut Vars<'_>| -> Result<_> {
-                Ok(env.resolve(&origin.folder, &vars.expand_open(text)?))
-            };
-            config.tls = Some(GatewayTls::new(path(&cert, &mut vars)?, path(&key, &mut vars)?));
-        }
         Ok(config)
     }
 }
