@@ -1,5 +1,4 @@
-//! One client of the gateway: a connection over stdio, a session over HTTP, or the requests of one caller without a
-//! session.
+//! One client of the gateway: a connection over stdio, a session over HTTP, or all requests of a caller without one.
 
 use std::{
     collections::HashMap,
@@ -324,7 +323,9 @@ impl Client {
                 }
             }
             "notifications/initialized" => {}
-            // For servers to know.
+            // For servers to know. What one does there that is not of the protocol is not known.
+            "notifications/roots/list_changed" => self.tell_own(method, params),
+            _ if self.shown().tools.limits_calls() => {}
             _ => self.tell_own(method, params),
         }
     }

@@ -26,6 +26,30 @@ use crate::{
 const REMOVED: [&str; 5] =
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
 
+/// What a client may ask of a server itself that may not use all of its tools. What another method does is not known.
+const OF_LIMITED: [&str; 20] = [
+    "completion/complete",
+    "initialize",
+    "logging/setLevel",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "server/discover",
+    "subscriptions/listen",
+    "tasks/cancel",
+    "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tasks/update",
+    "tools/call",
+    "tools/list",
+];
+
 impl RequestContext<'_> {
     /// The answer to a request.
     pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
@@ -35,6 +59,9 @@ impl RequestContext<'_> {
         if self.speaker.era == Era::Modern && REMOVED.contains(&&*method) {
             let why = format!("{MODERN_VERSION} has no `{method}`");
             return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None));
+        }
+        if self.endpoint.tools.limits_calls() && !OF_LIMITED.contains(&&*method) {
+            return Err(Self::no_such_method(&method));
         }
         match (&*method, only) {
             ("ping", _) => Ok(RawObject::default().into_raw()),

@@ -74,6 +74,12 @@ impl ToolAccess {
         self.limits == other.limits && self.listing() == other.listing()
     }
 
+    /// Whether there may be tools that the client may not call.
+    pub(crate) fn limits_calls(&self) -> bool {
+        let all = |rules: &Vec<ToolRule>| rules.iter().any(ToolRule::is_all);
+        !self.limits.is_empty() || self.granted.as_ref().is_some_and(|rules| !all(rules))
+    }
+
     /// Whether there may be tools that the client does not see.
     pub(crate) fn hides(&self) -> bool {
         !self.limits.is_empty() || self.listing().is_some()

@@ -159,6 +159,32 @@ fn tasks_of_others_are_not_there() {
     assert_eq!(listed(SOME), json!([{"taskId": third, "status": "working"}]));
 }
 
+/// A method that the gateway does not know may do all that a tool does.
+#[test]
+fn a_limited_token_sends_no_methods_of_a_server() {
+    let (gate, _folder) = gate();
+    let custom = json!({"anything": [1]});
+    let ask = |token: &str, method: &str, params: &Value| {
+        let session = gate.session_with(token, "/mcp/rich");
+        let message = json!({"jsonrpc": "2.0", "id": 2, "method": method, "params": params});
+        gate.with_token(token, "POST /mcp/rich", Some(&session), &message).answer()
+    };
+    for (token, code) in [(ALL, Value::Null), (SOME, json!(-32601)), (READER, json!(-32601))] {
+        let old = ask(token, "rich/custom", &custom);
+        let new = gate.modern_with(token, "/mcp/rich", "rich/custom", custom.clone()).answer();
+        for answer in [old, new] {
+            assert_eq!(answer["error"]["code"], code, "{answer}");
+            assert_eq!(answer["result"]["echo"] == json!([1]), token == ALL, "{answer}");
+        }
+        assert_eq!(ask(token, "tools/other", &json!({}))["error"]["code"], -32601);
+        // Those of the protocol are for everybody.
+        let listed = ask(token, "prompts/list", &json!({}));
+        assert_eq!(listed["result"]["prompts"][0]["name"], "greet", "{listed}");
+        let read = ask(token, "resources/read", &json!({"uri": "rich://one"}));
+        assert_eq!(read["result"]["contents"][0]["text"], "rich://one", "{read}");
+    }
+}
+
 #[test]
 fn changes_of_unseen_tools_are_not_told() {
     let (gate, folder) = gate();
