@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     config::{RetryCalls, ServerConfig},
-    error::{Error, ErrorCode, Result, Silence},
+    error::{Error, ErrorCode, Result, ServerError, Silence},
     tool::{Tool, ToolAnnotations, ToolResult},
     trace,
 };
@@ -293,8 +293,7 @@ impl Session {
         }
     }
 
-    /// `left` counts the times that the request may have reached the server. `restart` is why the server is not there
-    /// again: [`Error::Cancelled`] if it was stopped.
+    /// As [`Session::lost_request`], of a call.
     fn lost_call(
         &self,
         tool: &str,
@@ -303,6 +302,25 @@ impl Session {
         health: &Health,
         restart: Option<Error>,
     ) -> Error {
+        let mut error = self.lost_request(tool, left, why, health, restart);
+        if left > 0 && error.help.is_none() {
+            error.help = Some(
+                "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
+            );
+        }
+        error.into()
+    }
+
+    /// The error of a request that is not sent again. `left` counts the times that it may have reached the server. `restart`
+    /// is why the server is not there again: [`Error::Cancelled`] if it was stopped.
+    pub(super) fn lost_request(
+        &self,
+        asked: &str,
+        left: u32,
+        why: String,
+        health: &Health,
+        restart: Option<Error>,
+    ) -> ServerError {
         let outcome = match left {
             0 => "it was not run".to_owned(),
             1 => "outcome unknown, it was sent once and may have run".to_owned(),
@@ -310,7 +328,7 @@ impl Session {
         };
         let stopped = matches!(restart, Some(Error::Cancelled));
         let end = if stopped && health.death().is_none() { "stopped" } else { "lost" };
-        let mut error = self.lost(format!("was {end} during `{tool}` ({outcome})"));
+        let mut error = self.lost(format!("was {end} during `{asked}` ({outcome})"));
         error.causes.push(why);
         if let Some(death) = health.death() {
             error.code = death.code;
@@ -338,12 +356,7 @@ impl Session {
                 error.stderr_tail = failed.stderr_tail().to_vec();
             }
         }
-        if left > 0 && error.help.is_none() {
-            error.help = Some(
-                "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
-            );
-        }
-        error.into()
+        error
     }
 }
 

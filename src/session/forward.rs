@@ -19,6 +19,25 @@ use crate::{
     tool::ToolAnnotations,
 };
 
+/// Requests that change nothing at a server, or nothing more when they are sent twice.
+const REPEATABLE: [&str; 15] = [
+    "completion/complete",
+    "logging/setLevel",
+    "ping",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "server/discover",
+    "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tools/list",
+];
+
 /// A request on its way to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct ForwardedRequest<'a> {
@@ -56,8 +75,8 @@ pub(crate) struct Forwarded {
 }
 
 impl Session {
-    /// Sends a request of somebody else's. A call of a tool has the limits, rules and repetitions of every call; any
-    /// other request only reads, and is sent once more if the connection ended under it.
+    /// Sends a request of somebody else's. A call of a tool has the limits, rules and repetitions of every call. Any other
+    /// request is sent once more if the connection ended under it and it only reads, or never left.
     ///
     /// # Errors
     /// There is no answer, and whether the server may have run it. A refusal in the protocol's own way is `Ok`.
@@ -74,7 +93,7 @@ impl Session {
     }
 
     async fn forward_question(&self, request: &ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
-        let mut again = true;
+        let (mut again, mut left) = (true, 0);
         loop {
             let connection = self.borrow().await?;
             let config = &self.settings().config;
@@ -86,24 +105,23 @@ impl Session {
                 Ok(RpcAnswer::Refused(error)) => return Ok(Err(error)),
                 Err(none) => none,
             };
-            let why = match none {
-                NoReply::Unauthorized(missing) => {
-                    let mut error = self.access_missing(request.method, missing);
-                    self.secrets().hide_error(&mut error);
-                    return Err(error);
+            let mut error: Error = match none {
+                NoReply::Unauthorized(missing) => self.access_missing(request.method, missing),
+                NoReply::Timeout(after) => {
+                    self.lost(format!("did not answer `{}` within {after:?}", request.method)).into()
                 }
-                NoReply::Timeout(after) => format!("did not answer `{}` within {after:?}", request.method),
                 none => {
                     let restarted = Box::pin(self.restart(connection.generation, None)).await;
-                    if std::mem::take(&mut again) {
+                    let CallFailure::Session { never_left, why } = none.into() else { continue };
+                    left += u32::from(!never_left);
+                    let repeatable = never_left || REPEATABLE.contains(&request.method);
+                    if repeatable && std::mem::take(&mut again) {
                         restarted?;
                         continue;
                     }
-                    let CallFailure::Session { why, .. } = none.into() else { continue };
-                    format!("was lost during `{}`: {why}", request.method)
+                    self.lost_request(request.method, left, why, &connection.health, restarted.err()).into()
                 }
             };
-            let mut error: Error = self.lost(why).into();
             self.secrets().hide_error(&mut error);
             return Err(error);
         }

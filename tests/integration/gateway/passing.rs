@@ -263,3 +263,21 @@ fn unknown_revisions_and_broken_messages_are_refused() {
     client.send(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}));
     assert_eq!(client.message()["result"], json!({}));
 }
+
+#[test]
+fn only_what_reads_is_asked_again_of_a_lost_server() {
+    let crib = Crib::new(&RICH.replace("args", "restart = { max = 20, backoff = \"10ms..50ms\" }\nargs"));
+    for (modern, server) in [(false, "old"), (true, "new")] {
+        let mut client = Client::new(&crib, modern, able(), Some(server));
+        for (method, times) in
+            [("rich/custom", 1), ("tasks/cancel", 1), ("tasks/update", 1), ("prompts/get", 2)]
+        {
+            let file = crib.folder().join(format!("{server} {}", method.replace('/', " ")));
+            let lost = client.fail(method, &json!({"effect": file, "taskId": "t", "name": "greet"}));
+            let effects = std::fs::read_to_string(&file).unwrap();
+            assert_eq!(effects.lines().count(), times, "{method}: {effects}");
+            let message = lost["message"].as_str().unwrap();
+            assert!(message.contains("outcome unknown, it was sent"), "{method}: {message}");
+        }
+    }
+}
