@@ -277,16 +277,13 @@ impl HttpState {
         let (server, is_sse) = match (below("/mcp"), below("/sse")) {
             (Some(server), _) => (server, false),
             (None, Some(server)) if self.config.sse => (server, true),
-            _ if path == "/live" => {
-                return match unless_get(&request) {
-                    Some(refused) => refused,
-                    None => self.live(&caller, request.uri().query().unwrap_or_default()).await,
-                };
-            }
-            _ if path == "/metrics" => {
-                return match unless_get(&request) {
-                    Some(refused) => refused,
-                    None => metrics_page().await,
+            // Who looks on may do so while as many requests are under way as there may be.
+            _ if matches!(path, "/live" | "/metrics") => {
+                let refused = unless_get(&request).or_else(|| caller.credential.count().err());
+                return match (refused, path) {
+                    (Some(refused), _) => refused,
+                    (None, "/metrics") => metrics_page().await,
+                    (None, _) => self.live(&caller, request.uri().query().unwrap_or_default()).await,
                 };
             }
             _ if path == "/messages" && self.config.sse => ("", true),
@@ -323,7 +320,7 @@ impl HttpState {
             (Method::DELETE, false) => self.delete(&question),
             (_, false) => not_allowed("GET, POST, DELETE"),
             (Method::POST, true) if is_messages => match self.read(&question.headers, body).await {
-                Ok(body) => self.posted(&question, parts.uri.query().unwrap_or_default(), &body),
+                Ok(body) => self.posted(question, parts.uri.query().unwrap_or_default(), &body),
                 Err(refused) => refused,
             },
             (Method::GET, true) if !is_messages => self.open_sse(question),
@@ -373,7 +370,7 @@ impl HttpState {
         }
     }
 
-    async fn post(&self, question: Question, body: &[u8]) -> Answer {
+    async fn post(&self, mut question: Question, body: &[u8]) -> Answer {
         if let Err(refused) = check_accept(&question.headers, &["application/json", "text/event-stream"]) {
             return refused;
         }
@@ -386,6 +383,9 @@ impl HttpState {
             Ok(messages) => messages,
             Err(why) => return unreadable(why),
         };
+        if let Err(refused) = question.in_flight.grow_to(requests(&messages)) {
+            return refused;
+        }
         if let Some(refused) = self.as_caller(&question, &mut messages) {
             return refused;
         }
@@ -438,6 +438,11 @@ impl HttpState {
             }
         }
     }
+}
+
+/// How many of these messages are requests.
+fn requests<'m>(messages: impl IntoIterator<Item = &'m ClientMessage>) -> usize {
+    messages.into_iter().filter(|message| matches!(message, ClientMessage::Request(_))).count()
 }
 
 fn not_allowed(methods: &'static str) -> Answer {

@@ -78,12 +78,37 @@ pub(super) struct Caller {
     pub(super) scopes: Vec<String>,
 }
 
-/// A request under way, until this is dropped.
-pub(super) struct InFlight(Arc<Credential>);
+/// Requests under way that came as one message, until this is dropped.
+pub(super) struct InFlight {
+    credential: Arc<Credential>,
+    requests: usize,
+}
+
+impl InFlight {
+    /// Takes in what else came with it: `requests` in all.
+    ///
+    /// # Errors
+    /// There are too many: none is taken in.
+    pub(super) fn grow_to(&mut self, requests: usize) -> Result<(), Answer> {
+        let more = requests.saturating_sub(self.requests);
+        if more > 0 {
+            self.credential.take(more)?;
+            self.requests += more;
+        }
+        Ok(())
+    }
+
+    /// One of them, which ends by itself.
+    pub(super) fn split_one(&mut self) -> Self {
+        let requests = self.requests.min(1);
+        self.requests -= requests;
+        Self { credential: self.credential.clone(), requests }
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.credential.in_flight.fetch_sub(self.requests, Relaxed);
     }
 }
 
@@ -110,25 +135,43 @@ impl Credential {
     /// # Errors
     /// There are too many.
     pub(super) fn begin(self: &Arc<Self>) -> Result<InFlight, Answer> {
-        let too_many = |wait: Duration, why: &str| {
-            tracing::debug!(token = self.name, "{why}");
-            let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, -32000, why);
-            answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
-            answer
-        };
-        if let Some(rate) = &self.rate
-            && let Err(wait) = lock(rate).take(Instant::now())
-        {
-            return Err(too_many(wait, "too many requests a second"));
-        }
-        let before = self.in_flight.fetch_add(1, Relaxed);
-        let taken = InFlight(self.clone());
-        match self.max_in_flight {
-            Some(most) if before >= most.get() => {
-                Err(too_many(Duration::from_secs(1), "too many requests are under way"))
+        self.take(1)?;
+        Ok(InFlight { credential: self.clone(), requests: 1 })
+    }
+
+    /// Counts a request that is answered at once.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn count(&self) -> Result<(), Answer> {
+        self.count_all(1)
+    }
+
+    /// Takes in so many requests or, if there is no room for all, none.
+    fn take(&self, requests: usize) -> Result<(), Answer> {
+        let before = self.in_flight.fetch_add(requests, Relaxed);
+        let taken = match self.max_in_flight {
+            Some(most) if before + requests > most.get() => {
+                Err(self.too_many(Duration::from_secs(1), "too many requests are under way"))
             }
-            _ => Ok(taken),
+            _ => self.count_all(requests),
+        };
+        if taken.is_err() {
+            self.in_flight.fetch_sub(requests, Relaxed);
         }
+        taken
+    }
+
+    fn count_all(&self, requests: usize) -> Result<(), Answer> {
+        let taken = self.rate.as_ref().map_or(Ok(()), |rate| lock(rate).take(Instant::now(), requests));
+        taken.map_err(|wait| self.too_many(wait, "too many requests a second"))
+    }
+
+    fn too_many(&self, wait: Duration, why: &str) -> Answer {
+        tracing::debug!(token = self.name, "{why}");
+        let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, -32000, why);
+        answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
+        answer
     }
 
     /// Whether nothing is known of it that a new one would not know.
@@ -180,15 +223,16 @@ impl RequestRate {
         Self { per_second, filled: per_second, at: Instant::now() }
     }
 
-    /// Takes one, or says how long there is none.
-    fn take(&mut self, now: Instant) -> Result<(), Duration> {
+    /// Takes so many, or says how long there are not as many. More than those of a second there are never.
+    fn take(&mut self, now: Instant, requests: usize) -> Result<(), Duration> {
+        let wanted = requests as f64;
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.filled = (self.filled + passed * self.per_second).min(self.per_second);
         self.at = now;
-        if self.filled < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - self.filled) / self.per_second));
+        if self.filled < wanted {
+            return Err(Duration::from_secs_f64((wanted - self.filled) / self.per_second));
         }
-        self.filled -= 1.0;
+        self.filled -= wanted;
         Ok(())
     }
 
@@ -207,12 +251,32 @@ mod tests {
         let mut rate = RequestRate::new(NonZeroUsize::new(2).unwrap());
         let now = rate.at;
         assert!(rate.is_full(now));
-        assert!(rate.take(now).is_ok() && rate.take(now).is_ok());
-        assert_eq!(rate.take(now).unwrap_err(), Duration::from_millis(500));
-        assert!(rate.take(now + Duration::from_millis(500)).is_ok());
-        assert!(rate.take(now + Duration::from_millis(600)).is_err());
+        assert!(rate.take(now, 1).is_ok() && rate.take(now, 1).is_ok());
+        assert_eq!(rate.take(now, 1).unwrap_err(), Duration::from_millis(500));
+        assert_eq!(rate.take(now, 2).unwrap_err(), Duration::from_secs(1));
+        assert!(rate.take(now + Duration::from_millis(500), 1).is_ok());
+        assert!(rate.take(now + Duration::from_millis(600), 1).is_err());
         assert!(!rate.is_full(now + Duration::from_secs(1)) && rate.is_full(now + Duration::from_secs(2)));
         let later = now + Duration::from_secs(60);
-        assert!(rate.take(later).is_ok() && rate.take(later).is_ok() && rate.take(later).is_err());
+        assert!(rate.take(later, 3).is_err(), "more than a second has");
+        assert!(rate.take(later, 2).is_ok() && rate.take(later, 1).is_err());
+    }
+
+    #[test]
+    fn a_batch_is_taken_in_whole_or_not_at_all() {
+        let at_most = |requests| GatewayConfig {
+            max_in_flight: NonZeroUsize::new(requests),
+            ..GatewayConfig::default()
+        };
+        let credential = Credential::new(Owner::Anybody, "anybody".to_owned(), &at_most(3));
+        let mut batch = credential.begin().ok().unwrap();
+        assert!(batch.grow_to(4).is_err() && batch.grow_to(3).is_ok());
+        assert!(credential.begin().is_err());
+        let one = batch.split_one();
+        drop(batch);
+        let mut other = credential.begin().ok().unwrap();
+        assert!(other.grow_to(2).is_ok() && credential.begin().is_err());
+        drop((one, other));
+        assert_eq!(credential.in_flight.load(Relaxed), 0);
     }
 }

@@ -7,6 +7,7 @@ use hyper::{StatusCode, body::Bytes};
 use super::{
     HttpState, Question,
     answers::{Answer, EventSource, empty, events, push_event, refusal, refusal_of},
+    requests,
     sessions::{HttpSession, InUse, Sessions},
 };
 use crate::{
@@ -37,7 +38,7 @@ impl HttpState {
     }
 
     /// Takes messages in; the answers go through the stream.
-    pub(super) fn posted(&self, question: &Question, query: &str, body: &[u8]) -> Answer {
+    pub(super) fn posted(&self, mut question: Question, query: &str, body: &[u8]) -> Answer {
         let session = session_id(query).and_then(|id| self.sse.get(&id.to_owned()));
         let Some(session) = session.filter(|session| session.owner == question.caller.credential.owner)
         else {
@@ -48,16 +49,22 @@ impl HttpState {
             Ok(messages) => messages,
             Err(Unreadable { error, .. }) => return refusal_of(StatusCode::BAD_REQUEST, &error),
         };
-        if let Some(refused) = self.as_caller(question, messages.iter_mut().flatten()) {
+        if let Err(refused) = question.in_flight.grow_to(requests(messages.iter().flatten())) {
+            return refused;
+        }
+        if let Some(refused) = self.as_caller(&question, messages.iter_mut().flatten()) {
             return refused;
         }
         for message in messages {
             match message {
                 Ok(ClientMessage::Request(request)) => {
-                    let client = session.client.clone();
+                    let (client, in_flight) = (session.client.clone(), question.in_flight.split_one());
                     session.spawn(async move {
                         let outlet = client.general.clone();
-                        if let Some(answer) = client.handle(request, &outlet).await.into_answer() {
+                        let answer = client.handle(request, &outlet).await.into_answer();
+                        // Who has the answer may ask for more.
+                        drop(in_flight);
+                        if let Some(answer) = answer {
                             outlet.send_answer(answer);
                         }
                     });

@@ -85,6 +85,61 @@ fn requests_over_the_limit_of_their_token_are_refused() {
 }
 
 #[test]
+fn each_request_of_a_batch_counts() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_in_flight = 3\n"));
+    let session = gate.session("/mcp", "2025-03-26");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    let batch = |requests: u64| {
+        let calls: Vec<Value> = (1..=requests).map(|id| call(id, "fix__calls", &json!({}))).collect();
+        gate.ask("POST /mcp", &headers, &json!(calls).to_string())
+    };
+    let refused = batch(4);
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
+    let counted = batch(3).answer();
+    let texts: Vec<&str> = counted
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["result"]["content"][0]["text"].as_str().unwrap())
+        .collect();
+    assert!(texts.contains(&"1"), "nothing of the other has run: {texts:?}");
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nrequests_per_second = 20\n"));
+    let session = gate.session("/mcp", "2025-03-26");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+    let calls: Vec<Value> = (0..21).map(|id| call(id, "fix__echo", &json!({"text": "x"}))).collect();
+    assert_eq!(gate.ask("POST /mcp", &headers, &json!(calls).to_string()).status, 429);
+}
+
+#[test]
+fn requests_of_the_old_transport_count_until_their_answer() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_in_flight = 1\nsse = true\n"));
+    let mut stream = gate.connect();
+    stream.send("GET /sse/fix", &[("Accept", "text/event-stream")], "");
+    assert_eq!(stream.head().status, 200);
+    let first = stream.until("/messages");
+    let place = first.lines().find_map(|line| line.strip_prefix("data: ")).unwrap().to_owned();
+    let post = |message: &Value| gate.ask(&format!("POST {place}"), &JSON, &message.to_string()).status;
+    assert_eq!(post(&initialize("2024-11-05")), 202);
+    stream.until("\"id\":0");
+    assert_eq!(post(&call(1, "sleep", &json!({"ms": 1000}))), 202);
+    assert_eq!(post(&call(2, "pid", &json!({}))), 429, "one is under way");
+    stream.until("awake");
+    assert_eq!(post(&call(3, "pid", &json!({}))), 202);
+}
+
+#[test]
+fn who_looks_on_is_held_to_the_rate_too() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nrequests_per_second = 2\nmax_in_flight = 1\n"));
+    for path in ["/live", "/metrics"] {
+        let status = || gate.ask(&format!("GET {path}"), &[], "").status;
+        wait_for("room", || status() == 200);
+        let statuses: Vec<u16> = (0..8).map(|_| status()).collect();
+        assert!(statuses.contains(&429), "{path}: {statuses:?}");
+        assert_eq!(gate.ask("GET /healthz", &[], "").status, 200);
+    }
+}
+
+#[test]
 fn sessions_without_work_end() {
     let gate =
         Gate::new(&format!("{FIXTURE}scope = \"client\"\n[gateway]\nidle = \"400ms\"\nmax_sessions = 3\n"));
