@@ -1,13 +1,20 @@
 //! The HTTP server of metrics and of the gateway: connections, with or without TLS; what is answered is its users' matter.
 //!
 //! Everything from outside is bounded: the number of connections, the head of a request and the time until it is
-//! complete. A server on a loopback address refuses requests whose `Host` is another one: a page of the web whose name
-//! resolves to this machine (DNS rebinding) reads nothing.
+//! complete. A server on a loopback address, and the gateway on any, refuse requests whose `Host` is another one: a page of the
+//! web whose name resolves to this machine (DNS rebinding) reads nothing.
 
 #[cfg(feature = "daemon")]
 pub(crate) mod tls;
 
-use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
@@ -34,6 +41,8 @@ const MAX_HEAD: usize = 32 << 10;
 const MAX_HEADERS: usize = 100;
 /// How long answers under way may take once the server ends.
 const END_GRACE: Duration = Duration::from_secs(1);
+/// How the name of a machine ends in its own network; nobody else has such a name.
+const LOCAL: &str = ".local";
 /// How long no connection is accepted after accepting failed, for want of file descriptors say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,6 +55,8 @@ pub(crate) struct HttpServer {
     address: SocketAddr,
     limits: ServerLimits,
     tls: Option<TlsAcceptor>,
+    /// Whether it has these names only on any address.
+    is_named: bool,
     /// A name under which it is reached, besides those of this machine.
     public_host: Option<String>,
 }
@@ -105,7 +116,8 @@ impl HttpServer {
     pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, limits: ServerLimits::default(), tls: None, public_host: None })
+        let limits = ServerLimits::default();
+        Ok(Self { listener, address, limits, tls: None, is_named: false, public_host: None })
     }
 
     /// With these limits, and encrypted if there is `tls`.
@@ -113,10 +125,10 @@ impl HttpServer {
         Self { limits, tls: tls.map(|config| Arc::new(config).into()), ..self }
     }
 
-    /// Also known as `host`, by those whom a proxy lets through.
+    /// On any address known by no other names than those of this machine, and by `host`.
     #[cfg(feature = "daemon")]
     pub(crate) fn known_as(self, host: Option<String>) -> Self {
-        Self { public_host: host, ..self }
+        Self { is_named: true, public_host: host, ..self }
     }
 
     /// Where it listens.
@@ -132,8 +144,10 @@ impl HttpServer {
     ) where
         A: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
-        let Self { listener, address, limits, tls, public_host } = self;
-        let hosts = KnownHosts { only: address.ip().is_loopback(), public: public_host };
+        let Self { listener, address, limits, tls, is_named, public_host } = self;
+        let is_loopback = address.ip().is_loopback();
+        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hosts = KnownHosts { is_loopback, is_named, public: public_host, machine };
         let terms = Arc::new((limits, hosts, tls));
         let answer = Arc::new(answer);
         let mut connections = JoinSet::new();
@@ -217,11 +231,28 @@ async fn serve_connection<A>(
     }
 }
 
-/// The names that a request may have in `Host`.
+/// The names that a request may have in `Host`. A page of the web has a name, and never an address, by which it could reach us.
 struct KnownHosts {
-    /// Whether no others are allowed than those of this machine, and the public one.
-    only: bool,
+    /// Nobody else's address leads here.
+    is_loopback: bool,
+    /// Other names are refused on other addresses too.
+    is_named: bool,
     public: Option<String>,
+    machine: String,
+}
+
+impl KnownHosts {
+    fn has(&self, host: &str) -> bool {
+        let is = |name: &str| host.eq_ignore_ascii_case(name);
+        let is_machine = || {
+            let local = host.len().checked_sub(LOCAL.len()).and_then(|at| host.split_at_checked(at));
+            let (name, _) = local.filter(|(_, end)| end.eq_ignore_ascii_case(LOCAL)).unwrap_or((host, ""));
+            !name.is_empty() && name.eq_ignore_ascii_case(&self.machine)
+        };
+        is_loopback_host(host)
+            || self.public.as_deref().is_some_and(is)
+            || (!self.is_loopback && (ip_of(host).is_some() || is_machine()))
+    }
 }
 
 /// Why a request is not answered.
@@ -231,17 +262,22 @@ fn refused<B>(request: &Request<B>, known: &KnownHosts) -> Option<Response<Answe
         return Some(refusal(StatusCode::BAD_REQUEST, "a request needs one Host header\n"));
     };
     let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-    let hosts = host.as_ref().map(Authority::host).into_iter().chain(request.uri().host());
-    let is_public = |host: &str| known.public.as_ref().is_some_and(|known| known.eq_ignore_ascii_case(host));
-    let ours = host.is_some() && hosts.into_iter().all(|host| is_loopback_host(host) || is_public(host));
-    (known.only && !ours)
-        .then(|| refusal(StatusCode::MISDIRECTED_REQUEST, "the Host header is not one of this server\n"))
+    let mut hosts = host.as_ref().map(Authority::host).into_iter().chain(request.uri().host());
+    let ours = host.is_some() && hosts.all(|host| known.has(host));
+    let why = match known.is_named {
+        true => "the Host header is not one of this server: `public_url` in [gateway] gives it a name\n",
+        false => "the Host header is not one of this server\n",
+    };
+    ((known.is_loopback || known.is_named) && !ours).then(|| refusal(StatusCode::MISDIRECTED_REQUEST, why))
+}
+
+fn ip_of(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// Whether a host in an address is this machine's loopback interface.
 pub(crate) fn is_loopback_host(host: &str) -> bool {
-    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    ip.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback())
+    ip_of(host).map_or_else(|| host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback())
 }
 
 #[cfg(test)]

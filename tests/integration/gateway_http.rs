@@ -52,7 +52,8 @@ impl Gate {
     }
 
     fn of(crib: Crib, options: &[&str], log: Option<&Path>) -> Self {
-        let arguments = [&["serve", "--http", "127.0.0.1:0", "--json"], options].concat();
+        let address: &[&str] = if options.contains(&"--http") { &[] } else { &["--http", "127.0.0.1:0"] };
+        let arguments = [&["serve", "--json"], address, options].concat();
         let mut command = crib.command(&arguments);
         command.env("GATE_TOKEN", "gate-token-0123456789").stdout(Stdio::piped()).stderr(Stdio::null());
         if let Some(log) = log {

@@ -45,6 +45,31 @@ fn foreign_hosts_and_origins_are_refused() {
     assert_eq!((from("https://app.example"), from("http://localhost:6274")), (200, 403));
 }
 
+/// A page whose name leads to this machine (DNS rebinding) is of the same origin as the gateway, and sends no `Origin`.
+#[test]
+fn other_names_are_refused_on_every_address() {
+    let url = "[gateway]\npublic_url = \"https://tools.example.com\"\n";
+    for (table, public) in [("", false), (url, true)] {
+        let gate = Gate::with(&format!("{FIXTURE}{table}"), &["--http", "0.0.0.0:0"]);
+        let port = gate.address.rsplit_once(':').unwrap().1;
+        let status = |path: &str, host: &str| {
+            let host = format!("{host}:{port}");
+            Connection::new(&format!("127.0.0.1:{port}")).ask(&format!("GET {path}"), &[("Host", &host)], "")
+        };
+        for path in ["/live", "/metrics", "/healthz"] {
+            for name in ["evil.example", "localhost.evil.example", "10.0.0.1.evil.example"] {
+                let refused = status(path, name);
+                assert_eq!(refused.status, 421, "{path} {name}");
+                assert!(refused.body.contains("`public_url` in [gateway]"), "{refused:?}");
+            }
+            for known in ["localhost", "127.0.0.1", "10.0.0.1", "[::1]", "[2001:db8::1]"] {
+                assert_eq!(status(path, known).status, 200, "{path} {known}");
+            }
+            assert_eq!(status(path, "Tools.example.com").status == 200, public, "{path}");
+        }
+    }
+}
+
 #[test]
 fn each_token_has_its_tools() {
     let gate = Gate::new(&format!("{FIXTURE}{TOKENS}"));
