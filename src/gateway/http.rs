@@ -56,6 +56,7 @@ use super::{
     busy_wait::{Awaited, BusyWait, FOR_REQUEST},
     hello::MODERN_VERSION,
     message::{ClientMessage, Unreadable},
+    search::called_tool,
 };
 use crate::{
     cancel::CancellationToken,
@@ -413,9 +414,10 @@ impl HttpState {
             request.tools = Some(caller.tools.clone());
             if let Some(protected) = &self.access.protected
                 && request.method == "tools/call"
-                && let Some(name) = request.params.read::<String>("name")
-                && let Some(entry) =
-                    caller.endpoint(only.clone()).tool(&self.gateway.lender().toolbox().catalog(), &name)
+                && let (endpoint, catalog) =
+                    (caller.endpoint(only.clone()), self.gateway.lender().toolbox().catalog())
+                && let Some(name) = called_tool(&endpoint, &catalog, &request.params)
+                && let Some(entry) = endpoint.tool(&catalog, &name)
                 && !caller.tools.allows(&entry)
             {
                 return Some(protected.wants_scope(caller, &entry, headers, path));

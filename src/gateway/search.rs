@@ -96,6 +96,16 @@ impl Endpoint {
     }
 }
 
+/// The name of the tool that a call is for, by its own name or through `call_tool`.
+#[cfg(feature = "serve")]
+pub(super) fn called_tool(endpoint: &Endpoint, catalog: &ToolCatalog, params: &RawObject) -> Option<String> {
+    let name: String = params.read("name")?;
+    match name == CALL && endpoint.searches(catalog) {
+        true => RawObject::parse(params.get("arguments")).ok()?.read("name"),
+        false => Some(name),
+    }
+}
+
 impl RequestContext<'_> {
     /// The two tools as a list has them.
     pub(super) fn search_definitions(&self, catalog: &ToolCatalog) -> Vec<Value> {

@@ -96,6 +96,28 @@ async fn scopes_say_which_tools_may_be_used() {
     assert_eq!(step.status, 200, "the session goes on with more");
 }
 
+/// What a search finds and another scope would allow is answered as a call by its own name is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_was_found_asks_for_its_scope() {
+    let realm = Realm::new(&format!("{SCOPES}[gateway]\nsearch = true\n")).await;
+    let reader = realm.token("mcp tools:read", |_| {});
+    let through = |arguments: Value| {
+        let params = json!({"name": "call_tool", "arguments": arguments});
+        let (mut headers, message) = modern(1, "tools/call", params);
+        headers.push(("Authorization", format!("Bearer {reader}")));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        realm.gate.ask("POST /mcp", &headers, &message.to_string())
+    };
+    let more = through(json!({"name": "fix__effect", "arguments": {"n": 1}}));
+    assert_eq!(more.status, 403, "{more:?}");
+    let challenge = more.challenge();
+    assert!(challenge.contains("insufficient_scope") && challenge.contains("tools:write"), "{challenge}");
+    assert!(through(json!({"name": "fix__pid"})).text().parse::<u32>().is_ok());
+    let none = through(json!({"name": "fix__die"}));
+    assert!(none.text().contains("there is no tool `fix__die`"), "no scope allows it: {none:?}");
+    assert_eq!(through(json!("x")).status, 200, "the model reads what is wrong");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_step_up_other_tools_are_not_there() {
     let realm = Realm::new(&format!("step_up = false\n{SCOPES}")).await;
