@@ -25,7 +25,7 @@ use crate::{
 
 /// How long a request waits for its client to ask again.
 const HELD_FOR: Duration = Duration::from_secs(600);
-/// Requests of all clients that wait, and of one. The oldest one of a client makes room.
+/// Requests of all clients that wait, and of one. The oldest one of the client makes room, or of the owner who has most.
 const MAX_HELD: usize = 1024;
 const MAX_OF_ONE: usize = 64;
 /// Requests that a server sends so soon after one another go into the same result.
@@ -39,6 +39,7 @@ pub(super) struct HeldRequests(Mutex<HashMap<String, HeldRequest>>);
 struct HeldRequest {
     /// The number of the client.
     client: u64,
+    owner: Option<Arc<str>>,
     /// What was asked: only the same may be asked again.
     question: String,
     since: Instant,
@@ -66,16 +67,25 @@ impl HeldRequests {
         let state = random_state()?;
         let mut held = lock(&self.0);
         held.retain(|_, one| one.since.elapsed() < HELD_FOR);
-        let client = request.client;
-        let oldest = |own: bool| {
-            let which = held.iter().filter(|(_, one)| !own || one.client == client);
+        let (client, owner) = (request.client, &request.owner);
+        let oldest = |of: &dyn Fn(&HeldRequest) -> bool| {
+            let which = held.iter().filter(|(_, one)| of(one));
             which.min_by_key(|(_, one)| one.since).map(|(state, _)| state.clone())
         };
-        let of_one = held.values().filter(|one| one.client == client).count() >= MAX_OF_ONE;
-        if let Some(oldest) = if of_one { oldest(true) } else { None }
-            .or_else(|| oldest(false).filter(|_| held.len() >= MAX_HELD))
-        {
-            held.remove(&oldest);
+        let evicted = if held.values().filter(|one| one.client == client).count() >= MAX_OF_ONE {
+            oldest(&|one| one.client == client)
+        } else if held.len() >= MAX_HELD {
+            let mut counts = HashMap::from([(owner, 1)]);
+            for one in held.values() {
+                *counts.entry(&one.owner).or_default() += 1;
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(owner, _)| owner);
+            oldest(&|one| Some(&one.owner) == most)
+        } else {
+            None
+        };
+        if let Some(evicted) = evicted {
+            held.remove(&evicted);
         }
         held.insert(state.clone(), request);
         Ok(state)
@@ -140,6 +150,7 @@ impl RequestContext<'_> {
                 let answer = AbortOnDropHandle::new(tokio::spawn(running));
                 HeldRequest {
                     client: self.client.number,
+                    owner: self.endpoint.owner.clone(),
                     question,
                     since: Instant::now(),
                     rounds: 0,
@@ -206,4 +217,38 @@ fn answer_open(open: Vec<(String, ServerRequest)>, answers: &RawObject) -> Vec<(
         }
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::outlet::Outlet;
+
+    #[tokio::test]
+    async fn who_holds_most_requests_makes_room() {
+        let all = HeldRequests::default();
+        let hold = |client: u64, owner: &str| {
+            let (outlet, _) = Outlet::new();
+            let answer = tokio::runtime::Handle::current().spawn(std::future::pending());
+            let request = HeldRequest {
+                client,
+                owner: Some(owner.into()),
+                question: String::new(),
+                since: Instant::now(),
+                rounds: 0,
+                open: Vec::new(),
+                running: RunningRequest {
+                    target: ReplyTarget::new(outlet, None),
+                    asked: mpsc::unbounded_channel().1,
+                    answer: AbortOnDropHandle::new(answer),
+                },
+            };
+            all.put(request).unwrap()
+        };
+        let few = hold(0, "few");
+        let many: Vec<String> = (0..2000).map(|number| hold(1 + number / 50, "many")).collect();
+        let held = lock(&all.0);
+        assert_eq!(held.len(), MAX_HELD);
+        assert!(held.contains_key(&few) && held.contains_key(&many[1999]) && !held.contains_key(&many[900]));
+    }
 }

@@ -39,7 +39,7 @@ pub struct GatewayConfig {
     pub read_timeout: Duration,
     /// Connections at once. Further ones wait.
     pub max_connections: usize,
-    /// Sessions at once. The one that was idle for the longest time makes room.
+    /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room.
     pub max_sessions: usize,
     /// Requests a second of each token; as many at once.
     pub requests_per_second: Option<NonZeroUsize>,

@@ -101,8 +101,9 @@ impl HttpState {
         // Apart from the future of the connection, which would be ten times as large for it.
         match Box::pin(client.handle(request, &outlet)).await {
             Handled::Answer(text, None) => {
-                let make = || HttpSession::new(client, caller.credential.owner.clone(), only);
-                if self.sessions.get_or_make(&id, make).is_none() {
+                let owner = &caller.credential.owner;
+                let make = || HttpSession::new(client, owner.clone(), only);
+                if self.sessions.get_or_make(&id, owner, make).is_none() {
                     return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many sessions are open");
                 }
                 let mut answer = json(StatusCode::OK, text);

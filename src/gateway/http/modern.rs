@@ -72,7 +72,7 @@ impl HttpState {
             let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
             HttpSession::new(client, key.owner.clone(), question.only.clone())
         };
-        let Some((session, in_use)) = self.callers.get_or_make(&key, make) else {
+        let Some((session, in_use)) = self.callers.get_or_make(&key, &key.owner, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
         let left = question.caller.left.filter(|_| request.method == "subscriptions/listen");

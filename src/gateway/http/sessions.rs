@@ -140,17 +140,18 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
         lock(&self.all).keys().filter(|key| such(key)).count()
     }
 
-    /// The session of a key, with what keeps it. It is made if there is none. `None`: there are too many.
+    /// The session of a key, with what keeps it. It is made for `owner` if there is none. `None`: there are too many.
     pub(super) fn get_or_make(
         &self,
         key: &K,
+        owner: &Owner,
         make: impl FnOnce() -> Arc<HttpSession>,
     ) -> Option<(Arc<HttpSession>, InUse)> {
         let mut all = lock(&self.all);
         if let Some(session) = all.get(key) {
             return Some((session.clone(), session.in_use()));
         }
-        let evicted = if all.len() < self.most { None } else { Some(longest_idle(&mut all)?) };
+        let evicted = if all.len() < self.most { None } else { Some(make_room(&mut all, owner)?) };
         let session = make();
         let in_use = session.in_use();
         all.insert(key.clone(), session.clone());
@@ -189,9 +190,18 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
     }
 }
 
-/// Takes the one out that has had nothing to do for the longest time.
-fn longest_idle<K: Hash + Eq + Clone>(all: &mut HashMap<K, Arc<HttpSession>>) -> Option<Arc<HttpSession>> {
-    let idle = all.iter().filter_map(|(key, session)| Some((key, session.idle()?)));
-    let key = idle.max_by_key(|(_, idle)| *idle)?.0.clone();
+/// Takes one out that has nothing to do, for a new one of `owner`. It is one of those who have the most, the one that has had
+/// nothing to do for the longest time: who makes many sessions ends their own, and nobody's who has fewer.
+fn make_room<K: Hash + Eq + Clone>(
+    all: &mut HashMap<K, Arc<HttpSession>>,
+    owner: &Owner,
+) -> Option<Arc<HttpSession>> {
+    let mut counts = HashMap::from([(owner, 1)]);
+    for session in all.values() {
+        *counts.entry(&session.owner).or_default() += 1;
+    }
+    let idle = all.iter().filter_map(|(key, session)| Some((key, counts[&session.owner], session.idle()?)));
+    let fair = idle.filter(|(_, count, _)| *count >= counts[owner]);
+    let key = fair.max_by_key(|(_, count, idle)| (*count, *idle))?.0.clone();
     all.remove(&key)
 }

@@ -28,8 +28,9 @@ impl HttpState {
         };
         let client = self.gateway.client(caller.endpoint(only.clone()), false);
         let Some(messages) = client.take_general() else { return empty(StatusCode::INTERNAL_SERVER_ERROR) };
-        let make = || HttpSession::new(client, caller.credential.owner.clone(), only);
-        let Some((session, in_use)) = self.sse.get_or_make(&id, make) else {
+        let owner = &caller.credential.owner;
+        let make = || HttpSession::new(client, owner.clone(), only);
+        let Some((session, in_use)) = self.sse.get_or_make(&id, owner, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
         let first = Some(format!("event: endpoint\ndata: /messages?session_id={id}\n\n"));

@@ -167,6 +167,32 @@ fn sessions_without_work_end() {
 }
 
 #[test]
+fn who_makes_many_sessions_ends_their_own() {
+    const MANY: &str = "many-token-0123456789";
+    const FEW: &str = "few-token-0123456789";
+    let tokens =
+        format!("{{ name = \"many\", token = \"{MANY}\" }}, {{ name = \"few\", token = \"{FEW}\" }}");
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_sessions = 4\ntokens = [{tokens}]\n"));
+    let begin = |token: &str| {
+        let made = gate.with_token(token, "POST /mcp", None, &initialize("2025-11-25"));
+        made.header("mcp-session-id").unwrap_or_else(|| panic!("{made:?}")).to_owned()
+    };
+    let status = |token: &str, session: &str| {
+        gate.with_token(token, "POST /mcp", Some(session), &call(1, "fix__pid", &json!({}))).status
+    };
+    let few = begin(FEW);
+    let many: Vec<String> = (0..8).map(|_| begin(MANY)).collect();
+    assert_eq!((status(MANY, &many[4]), status(MANY, &many[5]), status(FEW, &few)), (404, 200, 200));
+    // Who has fewer takes the place of who has most, up to the same number.
+    let second = begin(FEW);
+    let kept = many[5..].iter().filter(|session| status(MANY, session) == 200).count();
+    assert_eq!((kept, status(FEW, &few), status(FEW, &second)), (2, 200, 200));
+    let third = begin(FEW);
+    let kept = many[5..].iter().filter(|session| status(MANY, session) == 200).count();
+    assert_eq!((kept, status(FEW, &third)), (2, 200), "more it has at its own expense");
+}
+
+#[test]
 fn two_hundred_clients_are_served_at_once() {
     let gate = Gate::new(FIXTURE);
     // One asks for much and reads nothing, and one leaves in the middle.
