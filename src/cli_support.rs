@@ -34,3 +34,8 @@ pub fn search_tokens(servers: &[(crate::ServerName, usize)]) -> usize {
 pub fn is_unseen(letter: char) -> bool {
     crate::tool::is_unseen(letter)
 }
+
+/// An entry of a client's file without the values that may be secret, to be shown.
+pub fn without_secrets(entry: serde_json::Value) -> serde_json::Value {
+    crate::config::without_secrets(entry)
+}

@@ -55,6 +55,8 @@ mod tests;
 
 pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
+#[cfg(feature = "cli")]
+pub(crate) use file::import::plain::without_secrets;
 #[cfg(feature = "import")]
 pub use file::import::{ClientEntry, McpClient, import_toml};
 pub(crate) use file::node::{Node, Value as NodeValue, toml as read_toml};

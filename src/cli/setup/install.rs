@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use similar::{Algorithm, capture_diff_slices};
 use toolcrib::{
     Env, Error,
-    cli_support::nearest,
+    cli_support::{nearest, without_secrets},
     config::{ClientEntry, GatewayConfig, McpClient},
     install::{InstallChange, InstallReport, Installation},
 };
@@ -251,16 +251,6 @@ fn list(env: &Env, name: &str, ui: &Ui) {
     for line in columns::lines(&rows, &[]) {
         Ui::data(line);
     }
-}
-
-/// An entry without the values that may be keys.
-fn without_secrets(mut entry: Value) -> Value {
-    for (_, values) in entry.as_object_mut().into_iter().flatten() {
-        for (_, value) in values.as_object_mut().into_iter().flatten() {
-            *value = "****".into();
-        }
-    }
-    entry
 }
 
 /// The lines of both texts, with the signs of a diff.

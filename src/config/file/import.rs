@@ -24,7 +24,7 @@ mod clients;
 mod codex;
 mod json;
 mod jsonc;
-mod plain;
+pub(crate) mod plain;
 mod timeout;
 mod translate;
 mod write;

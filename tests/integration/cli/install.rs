@@ -148,7 +148,7 @@ fn mistakes_and_conflicts_change_nothing() {
     let bench = Bench::new(CONFIG);
     fs::create_dir_all(bench.0.path().join("home/.codeium/windsurf")).unwrap();
     let path = "home/.codeium/windsurf/mcp_config.json";
-    let other = r#"{"mcpServers": {"toolcrib": {"command": "old", "env": {"KEY": "planted-key"}}}}"#;
+    let other = r#"{"mcpServers": {"toolcrib": {"command": "old", "args": ["--key", "planted-key"], "env": {"KEY": "planted-key"}}}}"#;
     bench.file(path, other);
     let refused = install(&bench, &["windsurf"]);
     assert_eq!(code(&refused), 2);

@@ -1,5 +1,10 @@
 //! Finds literal secrets in the table of a server, where a variable should be.
 
+#[cfg(feature = "cli")]
+use serde_json::Value as Json;
+
+#[cfg(feature = "cli")]
+use crate::config::secrets::origin_of;
 use crate::config::{
     Secrets,
     file::node::{Entry, Node, Value},
@@ -39,17 +44,9 @@ pub(super) fn secrets(table: &Node) -> Vec<(String, usize)> {
                 }
             }
             (Value::List(items), "args") => {
-                let mut option = "";
-                for (index, item) in items.iter().enumerate() {
-                    let text = item.as_text().unwrap_or_default();
-                    // `--token VALUE` is two arguments.
-                    let is_option = text.starts_with('-');
-                    let (name, value) =
-                        text.split_once('=').unwrap_or((if is_option { "" } else { option }, text));
-                    if is_secret("args", name, value) {
-                        found.push((format!("args[{index}]"), item.line));
-                    }
-                    option = if is_option { text } else { "" };
+                let words = items.iter().map(|item| item.as_text().unwrap_or_default());
+                for (index, _) in arguments(words).filter(|(_, secret)| *secret) {
+                    found.push((format!("args[{index}]"), items[index].line));
                 }
             }
             (Value::Text(text), "url") if is_secret("url", "", text) => found.push((key.clone(), *line)),
@@ -57,6 +54,54 @@ pub(super) fn secrets(table: &Node) -> Vec<(String, usize)> {
         }
     }
     found
+}
+
+/// The arguments of a command by their places, and whether each is a secret, or has one behind its name.
+fn arguments<'a>(words: impl Iterator<Item = &'a str>) -> impl Iterator<Item = (usize, bool)> {
+    let mut option = "";
+    words.enumerate().map(move |(index, text)| {
+        // `--token VALUE` is two arguments.
+        let is_option = text.starts_with('-');
+        let (name, value) = named(text).unwrap_or((if is_option { "" } else { option }, text));
+        option = if is_option { text } else { "" };
+        (index, is_secret("args", name, value))
+    })
+}
+
+/// `NAME=VALUE` in its parts.
+fn named(text: &str) -> Option<(&str, &str)> {
+    let is_name = |name: &str| {
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    };
+    text.split_once('=').filter(|(name, _)| is_name(name))
+}
+
+/// An entry of a client's file without the values that may be secret, to be shown.
+#[cfg(feature = "cli")]
+pub(crate) fn without_secrets(mut entry: Json) -> Json {
+    const HIDDEN: &str = "****";
+    for (_, values) in entry.as_object_mut().into_iter().flatten() {
+        match values {
+            // Headers and variables.
+            Json::Object(members) => members.values_mut().for_each(|value| *value = HIDDEN.into()),
+            Json::Array(items) => {
+                let words = items.iter().map(|item| item.as_str().unwrap_or_default());
+                let secret: Vec<bool> = arguments(words).map(|(_, secret)| secret).collect();
+                for (item, _) in items.iter_mut().zip(secret).filter(|(_, secret)| *secret) {
+                    let name = item.as_str().and_then(named).map(|(name, _)| format!("{name}="));
+                    *item = format!("{}{HIDDEN}", name.unwrap_or_default()).into();
+                }
+            }
+            Json::String(text) if is_secret("url", "", text) => {
+                *text = match text.contains("://") {
+                    true => format!("{}/{HIDDEN}", origin_of(text)),
+                    false => HIDDEN.to_owned(),
+                };
+            }
+            _ => {}
+        }
+    }
+    entry
 }
 
 /// Whether a value is a secret, by its name, its place or its look. One with a variable in it is none by its name.
@@ -75,7 +120,52 @@ fn is_secret(place: &str, name: &str, value: &str) -> bool {
         "headers" => in_header(name, value, &mut found),
         _ if secret_name(name) => return true,
         _ if value.contains("://") => in_url(value, &mut found),
-        _ => {}
+        // `--header 'Authorization: Bearer VALUE'`
+        _ => {
+            if let Some((header, value)) = value.split_once(':') {
+                in_header(header.trim(), value.trim(), &mut found);
+            }
+        }
     }
     !found.is_empty()
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_shown_without_secrets() {
+        let entry = json!({
+            "command": "npx",
+            "args": ["-y", "pkg", "--key", "planted-1", "TOKEN=planted-2", "--pass=planted-3", "--port", "8080",
+                "--header", "Authorization: Basic planted8==", "https://h.example/?token=planted-9"],
+            "env": {"ANY": "planted-4"},
+            "url": "https://u:planted-5@host.example:1/mcp?api_key=planted-6",
+            "serverUrl": "https://host.example/mcp?page=2",
+            "args2": ["sk-planted-7-0123456789"],
+        });
+        let shown = without_secrets(entry);
+        assert!(!shown.to_string().contains("planted"), "{shown}");
+        let args = json!([
+            "-y",
+            "pkg",
+            "--key",
+            "****",
+            "TOKEN=****",
+            "--pass=****",
+            "--port",
+            "8080",
+            "--header",
+            "****",
+            "****"
+        ]);
+        assert_eq!((&shown["args"], &shown["url"]), (&args, &json!("https://host.example:1/****")));
+        assert_eq!(
+            (&shown["serverUrl"], &shown["command"]),
+            (&json!("https://host.example/mcp?page=2"), &json!("npx"))
+        );
+    }
 }
