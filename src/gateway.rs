@@ -49,7 +49,7 @@ pub(crate) use self::message::fuzz as fuzz_request;
 #[cfg(feature = "cli")]
 pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
-pub use self::server::GatewayServer;
+pub use self::server::{GatewayServer, OfferedTools};
 use self::{
     bridge::LogLevel, busy_wait::BusyWait, client::ChangedList, held::HeldRequests, merged::MergedNames,
     tool_access::ToolRule,

@@ -12,6 +12,7 @@ use super::{
     Endpoint, Gateway, Router,
     activity::ServerLines,
     http::{HttpState, Protected, answer_before_start},
+    tool_access::ToolRule,
 };
 use crate::{
     cancel::CancellationToken,
@@ -52,6 +53,18 @@ pub struct GatewayServer {
     config: GatewayConfig,
     required: Vec<ServerName>,
     listening: Option<Listening>,
+}
+
+/// Which tools a gateway offers, of those that are known now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OfferedTools {
+    /// All tools of the manager.
+    pub known: usize,
+    /// Those that [`GatewayConfig::tools`] and [`GatewayConfig::read_only`] leave.
+    pub offered: usize,
+    /// Patterns of these settings, and of tokens, that match none.
+    pub unmatched: Vec<String>,
 }
 
 /// An HTTP server that answers already. Dropped, it ends.
@@ -159,6 +172,22 @@ impl GatewayServer {
             !is_stderr || follow_stderr
         };
         options.observe_all(look).client(client)
+    }
+
+    /// Which tools clients are offered, of those of `manager` that are known now.
+    pub fn offered(&self, manager: &Manager) -> OfferedTools {
+        let GatewayConfig { tools, read_only, tokens, .. } = &self.config;
+        let (catalog, all) = (manager.catalog(), ToolRule::new(tools.as_ref(), *read_only));
+        let entries = catalog.entries();
+        let of_tokens = tokens.iter().filter_map(|token| token.tools.as_ref());
+        let patterns = tools.iter().chain(of_tokens).flatten();
+        let unmatched =
+            patterns.filter(|pattern| !entries.iter().any(|entry| pattern.is_match(&entry.path())));
+        OfferedTools {
+            known: entries.len(),
+            offered: entries.iter().filter(|entry| all.admits(entry)).count(),
+            unmatched: unmatched.map(|pattern| pattern.as_str().to_owned()).collect(),
+        }
     }
 
     fn gateway(&self, manager: &Manager, draining: &CancellationToken) -> Gateway {

@@ -1,14 +1,18 @@
 //! `toolcrib serve`: the servers as MCP endpoints over HTTP, or for one client over stdin and stdout.
 
-use std::{env, net::SocketAddr, process::ExitCode};
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr},
+    process::ExitCode,
+};
 
 use clap::Args;
 use serde_json::json;
 use tokio::io::{stdin, stdout};
 use toolcrib::{
-    Config, Error, Manager, ServerName, StartOptions,
+    Config, Error, ServerName, StartOptions,
     config::{GatewayConfig, GatewayToken, NamePattern, StartJobs, ToolSearch},
-    gateway::GatewayServer,
+    gateway::{GatewayServer, OfferedTools},
     process::TeardownScope,
 };
 
@@ -28,8 +32,8 @@ use crate::cli::{
 pub(crate) struct Serve {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Listen on this address, such as 127.0.0.1:7171 [default: `listen` in [gateway]].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio")]
+    /// Listen on this address, such as 127.0.0.1:7171, or on this port of 127.0.0.1 [default: `listen` in [gateway]].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio", value_parser = address)]
     http: Option<SocketAddr>,
     /// Serve the transport of 2024-11-05 too, at /sse.
     #[arg(long, conflicts_with = "stdio")]
@@ -87,8 +91,16 @@ impl Serve {
         if let TeardownScope::Group { because } = manager.teardown_scope() {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
+        let tools = gateway.offered(&manager);
         if let (Some(url), Ok(settings)) = (&url, &config.gateway) {
-            tell(ui, url, settings, &manager);
+            tell(ui, url, settings, &tools);
+        }
+        let all_ready = manager.report().ready() == manager.report().servers.len();
+        // A pattern with the name of a server may be for one that is not ready.
+        for pattern in tools.unmatched.iter().filter(|pattern| all_ready || !pattern.contains('.')) {
+            ui.warn(format!(
+                "`{pattern}` matches no tool: patterns are of SERVER.TOOL, such as `*.{pattern}`"
+            ));
         }
         memory::settle();
         if self.stdio {
@@ -135,14 +147,25 @@ impl Serve {
     }
 }
 
+/// An address, or a port of this machine.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    let text =
+        text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+    text.parse().map_err(|_| "it is no address with a port, such as 127.0.0.1:7171 or [::1]:7171".to_owned())
+}
+
 fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {
     config.servers.get_key_value(name).map(|(name, _)| name.clone()).ok_or_else(|| config.no_server(name))
 }
 
 /// What is served, and the line for the settings of a client.
-fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
+fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, tools: &OfferedTools) {
     let root = url.strip_suffix("/mcp").unwrap_or(url);
-    let tools = manager.catalog().entries().len();
+    let OfferedTools { known: all, offered, .. } = *tools;
+    let of_all = if offered < all { format!("{offered} of ") } else { String::new() };
     let known = settings.public_url.as_ref().map(|public| format!("{public}/mcp"));
     let mut entry = json!({"type": "http", "url": known.as_deref().unwrap_or(url)});
     // With access tokens a client finds out the rest itself.
@@ -154,14 +177,14 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
         let tokens = settings.tokens.len();
         let issuers = settings.oauth.as_ref().map(|oauth| oauth.issuers.clone()).unwrap_or_default();
         Ui::json(json!({
-            "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": tools,
-            "tokens": tokens, "issuers": issuers, "client": client,
+            "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": all,
+            "offered": offered, "tokens": tokens, "issuers": issuers, "client": client,
         }));
         return;
     }
     ui.status("Serving", format!("{url}, until Ctrl-C"));
     let mut rows = vec![
-        ("/mcp", format!("all servers, tools named SERVER__TOOL ({})", counted(tools, "tool"))),
+        ("/mcp", format!("all servers, tools named SERVER__TOOL ({of_all}{})", counted(all, "tool"))),
         ("/mcp/SERVER", "one server, its own names, everything passed through".to_owned()),
     ];
     if settings.sse {
@@ -177,10 +200,15 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, manager: &Manager) {
     if let Some(oauth) = &settings.oauth {
         ui.status("Access", format!("with tokens of {}", oauth.issuers.join(", ")));
     }
-    if !settings.listen.ip().is_loopback() {
+    let is_open = settings.tokens.is_empty() && settings.oauth.is_none();
+    if settings.listen.ip().is_loopback() {
+        if is_open {
+            ui.status("Access", "without a token, for all programs of this machine (docs/gateway.md)");
+        }
+    } else {
         let is_encrypted = settings.tls.is_some()
             || settings.public_url.as_ref().is_some_and(|public| public.starts_with("https://"));
-        if settings.tokens.is_empty() && settings.oauth.is_none() {
+        if is_open {
             ui.warn("everybody who can reach this address can use the tools: set `token` in [gateway]");
         } else if !is_encrypted {
             ui.warn("tokens cross the network unencrypted: set `tls` in [gateway], or put a proxy with TLS before it");
