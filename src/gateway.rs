@@ -22,15 +22,19 @@ mod hello;
 #[cfg(feature = "serve")]
 mod http;
 mod lines;
+mod listening;
+mod log_levels;
 mod merged;
 mod message;
 mod methods;
 mod outlet;
+mod recipient;
 mod router;
 mod search;
 #[cfg(feature = "serve")]
 mod server;
 mod subscriptions;
+mod tasks;
 mod tool_access;
 mod upstream;
 
@@ -50,10 +54,7 @@ pub(crate) use self::message::fuzz as fuzz_request;
 pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::{GatewayServer, OfferedTools};
-use self::{
-    bridge::LogLevel, busy_wait::BusyWait, client::ChangedList, held::HeldRequests, merged::MergedNames,
-    tool_access::ToolRule,
-};
+use self::{busy_wait::BusyWait, held::HeldRequests, listening::ChangedList, tool_access::ToolRule};
 pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
@@ -61,7 +62,7 @@ use crate::{
     config::{GatewayConfig, ToolSearch},
     json_rpc::RawObject,
     manager::Lender,
-    session::{Era, ForwardedRequest, Session},
+    session::Session,
     tool::ServerName,
 };
 
@@ -77,7 +78,6 @@ struct GatewayState {
     router: Arc<Router>,
     held: HeldRequests,
     due_answers: BusyWait,
-    names: MergedNames,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
     /// No new requests.
@@ -132,9 +132,9 @@ impl Gateway {
         news: watch::Receiver<u64>,
         draining: CancellationToken,
     ) -> Self {
-        let (held, names, last_client) = Default::default();
+        let (held, last_client) = Default::default();
         let due_answers = BusyWait::new(busy_wait::FOR_ANSWER);
-        Self(Arc::new(GatewayState { lender, router, held, due_answers, names, news, draining, last_client }))
+        Self(Arc::new(GatewayState { lender, router, held, due_answers, news, draining, last_client }))
     }
 
     /// A new client at `endpoint`. Several callers may speak as it: then the ids of requests may be the same, and cancel
@@ -148,7 +148,16 @@ impl Gateway {
 
     /// Tells clients of changes, and waits for answers, for as long as it is polled.
     pub(crate) async fn work(&self) {
-        tokio::join!(self.0.due_answers.work(), self.tell_changes());
+        tokio::join!(self.0.due_answers.work(), self.tell_changes(), self.tell_servers());
+    }
+
+    /// Tells servers that were restarted, own ones of clients among them, what their clients want of them.
+    async fn tell_servers(&self) {
+        let mut news = self.0.news.clone();
+        loop {
+            let _ = tokio::time::timeout(LOOK, news.changed()).await;
+            tokio::join!(self.watch_again(), self.keep_log_levels());
+        }
     }
 
     async fn tell_changes(&self) {
@@ -179,7 +188,6 @@ impl Gateway {
                     }
                 }
                 generations = here;
-                self.watch_again().await;
             }
         }
     }
@@ -197,33 +205,6 @@ impl Gateway {
         there.filter_map(|(session, _)| Some((session.name().clone(), session.generation()?))).collect()
     }
 
-    /// Has a server of the old era send log messages of `level` and above. It has one level for all of its clients: the one
-    /// that lets most of them through; each client gets those that it wants.
-    async fn want_log_level(&self, session: &Arc<Session>, level: LogLevel) {
-        let capabilities: Option<RawObject> = session.hello().and_then(|hello| hello.read("capabilities"));
-        let can = capabilities.is_some_and(|known| known.get("logging").is_some());
-        if session.era() != Some(Era::Legacy) || !can {
-            return;
-        }
-        let clients = self.0.router.clients();
-        let others = clients.iter().filter_map(|client| *client::lock(&client.log_level));
-        let level = LogLevel::most_verbose(others.chain([level]));
-        let (mut params, meta) = (RawObject::default(), RawObject::default());
-        params.write("level", &level);
-        let request = ForwardedRequest {
-            method: "logging/setLevel",
-            params: &params,
-            meta: &meta,
-            tool: None,
-            limit: None,
-            progress: None,
-            exchange: 0,
-        };
-        if let Err(error) = session.forward(request).await {
-            tracing::debug!(server = %session.name(), %error, "the log level was not set");
-        }
-    }
-
     fn lender(&self) -> &Lender {
         &self.0.lender
     }
@@ -234,10 +215,6 @@ impl Gateway {
 
     fn held(&self) -> &HeldRequests {
         &self.0.held
-    }
-
-    fn names(&self) -> &MergedNames {
-        &self.0.names
     }
 
     fn draining(&self) -> &CancellationToken {
@@ -256,6 +233,8 @@ impl Gateway {
     fn forget(&self, client: &Client) {
         self.0.router.remove(client);
         self.0.router.subscriptions.forget(client.number);
+        self.0.router.tasks.forget(client.number);
+        self.0.router.levels.forget(client.number);
         self.0.held.forget(client.number);
         client.asked.end();
     }

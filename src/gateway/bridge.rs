@@ -36,6 +36,9 @@ pub(super) enum LogLevel {
 }
 
 impl LogLevel {
+    /// What servers mostly send by themselves.
+    pub(super) const DEFAULT: Self = Self::Info;
+
     /// The one that lets most messages through.
     pub(super) fn most_verbose(levels: impl IntoIterator<Item = Self>) -> Option<Self> {
         levels.into_iter().max_by_key(|level| Reverse(*level))

@@ -19,6 +19,8 @@ use super::{
     asking::AskedRequests,
     bridge::LogLevel,
     hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, client_info, meta_key},
+    listening::{ChangedList, Listening},
+    merged::MergedNames,
     message::{self, ClientNotification, ClientRequest},
     outlet::{Outlet, OutletReader},
     router::OwnMessages,
@@ -61,6 +63,8 @@ pub(crate) struct Client {
     /// The least important messages that it wants to have, if it has said so.
     pub(super) log_level: Mutex<Option<LogLevel>>,
     pub(super) listening: Mutex<Vec<Listening>>,
+    /// Of the prompts and resources that it has been shown. Other clients do not change them.
+    pub(super) names: MergedNames,
     loan: OnceLock<Loan>,
     calls: TaskTracker,
 }
@@ -74,30 +78,6 @@ pub(crate) struct Introduction {
     pub(crate) capabilities: Value,
     /// Its name and version, as they may be shown.
     pub(crate) name: Arc<str>,
-}
-
-/// An open `subscriptions/listen` of a client of the new era.
-pub(super) struct Listening {
-    pub(super) id: Box<RawValue>,
-    /// By which the request is known: ids of several callers may be the same.
-    pub(super) key: Box<str>,
-    pub(super) filter: ListenFilter,
-    pub(super) outlet: Outlet,
-}
-
-/// What a client wants to hear.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[allow(clippy::struct_field_names, reason = "the protocol's own names")]
-pub(super) struct ListenFilter {
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) tools_list_changed: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) prompts_list_changed: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) resources_list_changed: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) resource_subscriptions: Vec<String>,
 }
 
 /// What comes of a request.
@@ -154,6 +134,7 @@ impl Client {
             under_way: Mutex::default(),
             log_level: Mutex::default(),
             listening: Mutex::default(),
+            names: MergedNames::default(),
             loan: OnceLock::new(),
             calls: TaskTracker::new(),
         })
@@ -439,46 +420,6 @@ impl Introduction {
         let name = format!("{} {}", word("name", MAX_NAME), word("version", MAX_VERSION));
         let name = name.trim().into();
         Self { era, version, info, capabilities, name }
-    }
-}
-
-impl Listening {
-    /// Sends a notification as one of this subscription.
-    pub(super) fn tell(&self, method: &str, mut params: RawObject) {
-        let mut meta = RawObject::parse(params.take("_meta").as_deref()).unwrap_or_default();
-        meta.set(meta_key::SUBSCRIPTION, self.id.clone());
-        params.set("_meta", meta.into_raw());
-        self.outlet.send(message::notification(method, Some(&params.into_raw())));
-    }
-}
-
-/// A list that has changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChangedList {
-    Tools,
-    Prompts,
-    Resources,
-}
-
-impl ChangedList {
-    pub(super) fn of(method: &str) -> Option<Self> {
-        [Self::Tools, Self::Prompts, Self::Resources].into_iter().find(|list| list.method() == method)
-    }
-
-    fn method(self) -> &'static str {
-        match self {
-            Self::Tools => "notifications/tools/list_changed",
-            Self::Prompts => "notifications/prompts/list_changed",
-            Self::Resources => "notifications/resources/list_changed",
-        }
-    }
-
-    fn is_wanted(self, filter: &ListenFilter) -> bool {
-        match self {
-            Self::Tools => filter.tools_list_changed,
-            Self::Prompts => filter.prompts_list_changed,
-            Self::Resources => filter.resources_list_changed,
-        }
     }
 }
 

@@ -11,10 +11,13 @@ use super::{
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
     client::{Client, Introduction, RequestContext, lock},
     hello::meta_key,
+    log_levels::{RequestLog, place_of},
     router::{Exchange, ReplyTarget},
+    tasks::TaskNews,
 };
 use crate::{
     catalog::CatalogEntry,
+    config::Scope,
     error::{Error, ErrorCode as Code},
     json_rpc::{self, RawObject},
     session::{
@@ -51,27 +54,39 @@ impl RequestContext<'_> {
         self.prepare_meta(&mut outgoing, server_era);
         let method = outgoing.method.clone();
         let target = ReplyTarget::new(self.outlet.clone(), token);
-        let server = outgoing.session.name().clone();
+        let log = self.request_log(&outgoing.session, server_era, log_level).await;
         let answer = match (client_era, server_era) {
-            (Era::Modern, Era::Legacy) => {
-                if let Some(level) = log_level {
-                    self.client.gateway.want_log_level(&outgoing.session, level).await;
-                }
-                match may_ask(&method) {
-                    true => Box::pin(self.hold(outgoing, target, log_level)).await,
-                    false => self.under_way(target, log_level, None).send(&outgoing).await,
-                }
+            (Era::Modern, Era::Legacy) if may_ask(&method) => {
+                Box::pin(self.hold(outgoing, target, log)).await
             }
             (Era::Legacy, Era::Modern) if may_ask(&method) => {
-                let under_way = self.under_way(target, None, None);
+                let under_way = self.under_way(target, log, None);
                 self.in_rounds(&under_way, outgoing).await
             }
-            _ => self.under_way(target, log_level, None).send(&outgoing).await,
+            _ => self.under_way(target, log, None).send(&outgoing).await,
         };
-        if let Ok(result) = &answer {
-            self.note_task(&server, result);
-        }
         translated(answer, &method, server_era, client_era)
+    }
+
+    /// The log messages that belong to a request. A server of the old era has the level for them from here on.
+    async fn request_log(
+        &self,
+        session: &Arc<Session>,
+        server_era: Era,
+        least: Option<LogLevel>,
+    ) -> RequestLog {
+        let (gateway, of) = (&self.client.gateway, || place_of(session, self.client.number));
+        match (self.speaker.era, server_era, least) {
+            (Era::Modern, Era::Legacy, Some(least)) => {
+                Box::pin(gateway.log_of_request(&of(), session, least)).await
+            }
+            (_, Era::Legacy, _) => {
+                gateway.keep_log_level(of, session).await;
+                RequestLog::default()
+            }
+            (Era::Modern, Era::Modern, _) => RequestLog::of(least),
+            (Era::Legacy, Era::Modern, _) => RequestLog::default(),
+        }
     }
 
     /// What the server is told of the client, as its era wants it.
@@ -99,16 +114,10 @@ impl RequestContext<'_> {
     pub(super) fn under_way(
         &self,
         target: Arc<ReplyTarget>,
-        log_level: Option<LogLevel>,
+        log: RequestLog,
         held: Option<mpsc::UnboundedSender<ServerRequest>>,
     ) -> RequestUnderWay {
-        RequestUnderWay {
-            client: self.client.clone(),
-            speaker: self.speaker.clone(),
-            target,
-            log_level,
-            held,
-        }
+        RequestUnderWay { client: self.client.clone(), speaker: self.speaker.clone(), target, log, held }
     }
 
     /// Sends a request again and again with the input that the server asks for.
@@ -131,7 +140,7 @@ pub(super) struct RequestUnderWay {
     client: Arc<Client>,
     speaker: Arc<Introduction>,
     target: Arc<ReplyTarget>,
-    log_level: Option<LogLevel>,
+    log: RequestLog,
     held: Option<mpsc::UnboundedSender<ServerRequest>>,
 }
 
@@ -139,14 +148,20 @@ impl RequestUnderWay {
     /// The server's answer, in its own era. Dropping the future cancels the request.
     pub(super) async fn send(&self, outgoing: &Outgoing) -> ClientAnswer {
         let Outgoing { session, method, params, meta, tool } = outgoing;
+        let about_task: Option<String> =
+            if method.starts_with("tasks/") { params.read("taskId") } else { None };
         let entry = self.client.gateway.router().open(Exchange {
             client: Arc::downgrade(&self.client),
             number: self.client.number,
+            owner: self.client.endpoint.owner.clone(),
+            is_own: session.scope() != Scope::Shared,
+            generation: session.generation(),
+            task: about_task.clone(),
             server: session.name().clone(),
             speaker: self.speaker.clone(),
             target: self.target.clone(),
             held: self.held.clone(),
-            log_level: self.log_level,
+            log_level: self.log.least,
             asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
             began: Instant::now(),
         });
@@ -162,7 +177,8 @@ impl RequestUnderWay {
             params,
             meta,
             tool,
-            limit: None,
+            // It waits for the end of the task.
+            limit: (method == "tasks/result").then(|| session.max_call_time()),
             progress: Some(&progress),
             exchange: entry.number,
         };
@@ -172,6 +188,10 @@ impl RequestUnderWay {
         due.came(awaited);
         let (answer, outcome) = match forwarded {
             Ok(Forwarded { answer, is_error }) => {
+                if let Some(task) = about_task.filter(|_| method == "tasks/result" && answer.is_ok()) {
+                    let place = place_of(session, self.client.number);
+                    self.client.gateway.router().tasks.heard(&place, &TaskNews::over(task));
+                }
                 let outcome = match &answer {
                     Err(error) => Outcome::Refused(error.code),
                     Ok(_) if is_error => Outcome::ToolError,

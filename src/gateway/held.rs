@@ -13,9 +13,10 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    bridge::{LogLevel, MAX_ROUNDS},
+    bridge::MAX_ROUNDS,
     client::{RequestContext, lock},
     exchange::Outgoing,
+    log_levels::RequestLog,
     router::ReplyTarget,
 };
 use crate::{
@@ -116,7 +117,7 @@ impl RequestContext<'_> {
         &self,
         mut outgoing: Outgoing,
         target: Arc<ReplyTarget>,
-        log_level: Option<LogLevel>,
+        log: RequestLog,
     ) -> ClientAnswer {
         let state = outgoing.params.take("requestState");
         let answers = RawObject::parse(outgoing.params.take("inputResponses").as_deref())
@@ -135,7 +136,7 @@ impl RequestContext<'_> {
             }
             None => {
                 let (sender, mut asked) = mpsc::unbounded_channel();
-                let under_way = self.under_way(target.clone(), log_level, Some(sender));
+                let under_way = self.under_way(target.clone(), log, Some(sender));
                 let mut running = Box::pin(async move { under_way.send(&outgoing).await });
                 // Most servers ask for nothing, and then there is no task.
                 let first = tokio::select! {

@@ -2,11 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 use futures_util::future::join_all;
-use indexmap::IndexMap;
 use rmcp::model::ErrorData;
 use serde_json::{Value, json, value::RawValue};
 
@@ -14,11 +13,13 @@ use super::{
     bridge::to_modern,
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal},
+    tasks::no_task,
 };
 use crate::{
     catalog::visible_name,
+    config::Scope,
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, Era},
+    session::{ClientAnswer, Era, Session},
     tool::ServerName,
 };
 
@@ -26,10 +27,13 @@ use crate::{
 const MAX_PAGES: usize = 1000;
 const MAX_ITEMS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
-/// Tasks whose servers are remembered.
-const MAX_TASKS: usize = 10_000;
+/// Names of one client that are remembered though they are in no list any more.
+const MAX_NAMES: usize = 50_000;
+/// Begins the name of a resource whose own one leads to another server.
+const PREFIX: &str = "toolcrib://";
 
-/// Where the names lead that clients have been shown.
+/// Where the names lead that a client has been shown. A name leads to the same server for as long as that is configured, whatever is
+/// listed meanwhile.
 #[derive(Default)]
 pub(super) struct MergedNames(Mutex<Names>);
 
@@ -37,13 +41,9 @@ pub(super) struct MergedNames(Mutex<Names>);
 struct Names {
     prompts: HashMap<String, (ServerName, String)>,
     resources: HashMap<String, (ServerName, String)>,
-    /// The text before the first variable of a template, and its server.
+    /// The text before the first variable of a template, and its server; the first that was known comes first.
     templates: Vec<(String, ServerName)>,
-    tasks: IndexMap<(TaskOwner, String), ServerName>,
 }
-
-/// Who may ask for a task: who began it. `None`: everybody.
-type TaskOwner = Option<Arc<str>>;
 
 /// A kind of list, and what its items are known by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,65 +128,6 @@ impl RequestContext<'_> {
         self.exchange(Outgoing { session, method, params, meta, tool: None }, token).await
     }
 
-    fn names(&self) -> &MergedNames {
-        self.client.gateway.names()
-    }
-
-    /// Remembers which server has a task that a result begins.
-    pub(super) fn note_task(&self, server: &ServerName, result: &RawValue) {
-        if !result.get().contains("\"taskId\"") {
-            return;
-        }
-        let Ok(result) = RawObject::parse(Some(result)) else { return };
-        let task = RawObject::parse(result.get("task")).unwrap_or_default();
-        let id = task.read::<String>("taskId").or_else(|| result.read("taskId"));
-        let mut names = lock(&self.names().0);
-        if let Some(id) = id {
-            if names.tasks.len() >= MAX_TASKS {
-                names.tasks.swap_remove_index(0);
-            }
-            names.tasks.insert((self.endpoint.owner.clone(), id), server.clone());
-        }
-    }
-
-    fn server_of_task(&self, task: &str) -> Option<ServerName> {
-        let key = (self.endpoint.owner.clone(), task.to_owned());
-        lock(&self.names().0).tasks.get(&key).cloned()
-    }
-
-    /// Keeps those who are told apart from the tasks of others at `server`.
-    ///
-    /// # Errors
-    /// The request is about a task that is not theirs.
-    pub(super) fn check_task(
-        &self,
-        server: &ServerName,
-        method: &str,
-        params: &RawObject,
-    ) -> Result<(), ErrorData> {
-        if self.endpoint.owner.is_none() || !method.starts_with("tasks/") || method == "tasks/list" {
-            return Ok(());
-        }
-        let task = params.read::<String>("taskId").unwrap_or_default();
-        match self.server_of_task(&task).is_some_and(|known| known == *server) {
-            true => Ok(()),
-            false => Err(no_task(&task)),
-        }
-    }
-
-    /// A list of tasks without those of others.
-    pub(super) fn own_tasks(&self, server: &ServerName, listed: &RawValue) -> ClientAnswer {
-        let mut listed = RawObject::parse(Some(listed))
-            .map_err(|_| ErrorData::internal_error("the server gave no list of tasks", None))?;
-        let mut tasks: Vec<RawObject> = listed.read("tasks").unwrap_or_default();
-        tasks.retain(|task| {
-            let id = task.read::<String>("taskId").unwrap_or_default();
-            self.server_of_task(&id).is_some_and(|known| known == *server)
-        });
-        listed.write("tasks", &tasks);
-        Ok(listed.into_raw())
-    }
-
     /// The server that a name leads to. Its own name for it takes the place of the one in `params`.
     pub(super) async fn server_of_resource(
         &self,
@@ -210,14 +151,22 @@ impl RequestContext<'_> {
         let Some(name) = params.read::<String>(member) else {
             return Err(ErrorData::invalid_params(format!("`{member}` is missing"), None));
         };
-        let mut found = self.names().find(kind, &name);
+        let mut found = self.client.names.find(kind, &name);
         if found.is_none() {
             // It was not listed yet, or is new.
             let kinds = Kind::ALL.into_iter().filter(|other| other.capability() == kind.capability());
             for kind in kinds {
                 self.gather(kind, meta).await;
             }
-            found = self.names().find(kind, &name);
+            found = self.client.names.find(kind, &name);
+        }
+        if found.is_none() && kind != Kind::Prompts {
+            // Another client was shown it, perhaps the same one before it connected again.
+            let servers = self.toolbox().await.names();
+            found = prefixed(&name).and_then(|(server, own)| {
+                let server = servers.into_iter().find(|known| known.as_str() == server)?;
+                Some((server, decoded(own)?))
+            });
         }
         let seen = |(server, _): &(ServerName, String)| self.client.endpoint.has(server);
         let Some((server, own)) = found.filter(seen) else {
@@ -234,20 +183,24 @@ impl RequestContext<'_> {
         Ok(server)
     }
 
-    /// The items of all servers that are there, with the names that lead back to them.
+    /// The items of all servers that are there, with the names that lead back to them. Own servers of the client that are being
+    /// started are waited for.
     async fn gather(&self, kind: Kind, meta: &RawObject) -> Vec<RawObject> {
         let toolbox = self.toolbox().await;
-        let sessions: Vec<_> = toolbox
-            .names()
-            .into_iter()
-            .filter(|server| self.client.endpoint.has(server))
-            .filter_map(|server| toolbox.current_session(server.as_str()))
-            .filter(|session| {
-                let capabilities = session.hello().and_then(|hello| hello.read::<Value>("capabilities"));
-                capabilities.is_some_and(|known| known.get(kind.capability()).is_some_and(Value::is_object))
-            })
-            .collect();
-        let lists = join_all(sessions.iter().map(|session| async {
+        let names = toolbox.names();
+        let seen = names.iter().filter(|server| self.client.endpoint.has(server));
+        let sessions: Vec<_> = seen.filter_map(|server| toolbox.current_session(server.as_str())).collect();
+        join_all(sessions.iter().filter(|session| is_coming(session)).map(|session| async {
+            if let Err(error) = session.start_parked().await {
+                tracing::debug!(server = %session.name(), %error, "what it has is not listed");
+            }
+        }))
+        .await;
+        let lists = |session: &&std::sync::Arc<Session>| {
+            let capabilities = session.hello().and_then(|hello| hello.read::<Value>("capabilities"));
+            capabilities.is_some_and(|known| known.get(kind.capability()).is_some_and(Value::is_object))
+        };
+        let lists = join_all(sessions.iter().filter(lists).map(|session| async {
             let mut listed: Vec<RawObject> = Vec::new();
             let (mut bytes, mut cursors) = (0, HashSet::new());
             let mut cursor: Option<String> = None;
@@ -279,45 +232,52 @@ impl RequestContext<'_> {
             (session.name().clone(), listed)
         }))
         .await;
-        self.names().learn(kind, lists)
+        self.client.names.learn(kind, lists, &names)
     }
 }
 
+/// Whether a client's own server is being started for it, or started again.
+fn is_coming(session: &Session) -> bool {
+    session.scope() != Scope::Shared && session.is_eager() && session.generation().is_none()
+}
+
 impl MergedNames {
-    /// Takes in what the servers list; gives the items under the names that are shown.
-    fn learn(&self, kind: Kind, lists: Vec<(ServerName, Vec<RawObject>)>) -> Vec<RawObject> {
-        let mut shown = Vec::new();
+    /// Takes in what servers list; gives the items under the names that are shown. `servers` are all that are configured.
+    fn learn(
+        &self,
+        kind: Kind,
+        lists: Vec<(ServerName, Vec<RawObject>)>,
+        servers: &[ServerName],
+    ) -> Vec<RawObject> {
         let mut names = lock(&self.0);
-        let mut seen: HashMap<String, (ServerName, String)> = HashMap::new();
-        let mut templates = Vec::new();
+        names.retain(|server, _| servers.contains(server));
+        let mut shown = Vec::new();
         for (server, items) in lists {
             for mut item in items {
                 let Some(own) = item.read::<String>(kind.key()) else { continue };
-                match kind {
+                let visible = match kind {
                     Kind::Templates => {
-                        let beginning = own.split('{').next().unwrap_or_default().to_owned();
-                        templates.push((beginning, server.clone()));
+                        names.add_template(&own, &server);
+                        own.clone()
                     }
-                    Kind::Prompts | Kind::Resources => {
-                        let visible = match kind {
-                            Kind::Prompts => visible_name(&server, &own, |name| seen.contains_key(name)),
-                            _ if seen.contains_key(&own) => format!("toolcrib://{server}/{}", encoded(&own)),
-                            _ => own.clone(),
-                        };
-                        if visible != own {
-                            item.write(kind.key(), &visible);
-                        }
-                        seen.insert(visible, (server.clone(), own));
-                    }
+                    Kind::Prompts => add(&mut names.prompts, &server, &own, |names| {
+                        visible_name(&server, &own, |name| !leads_to(names, name, &server, &own))
+                    }),
+                    Kind::Resources => add(&mut names.resources, &server, &own, |names| {
+                        let is_other =
+                            |name: &str| servers.iter().any(|one| *one != server && one.as_str() == name);
+                        let is_free = leads_to(names, &own, &server, &own)
+                            && prefixed(&own).is_none_or(|(name, _)| !is_other(name));
+                        if is_free { own.clone() } else { format!("{PREFIX}{server}/{}", encoded(&own)) }
+                    }),
+                };
+                if visible != own {
+                    item.write(kind.key(), &visible);
                 }
                 shown.push(item);
             }
         }
-        match kind {
-            Kind::Prompts => names.prompts = seen,
-            Kind::Resources => names.resources = seen,
-            Kind::Templates => names.templates = templates,
-        }
+        names.bound(kind, &shown);
         shown
     }
 
@@ -328,15 +288,63 @@ impl MergedNames {
         }
         let by_template = || {
             let fitting = names.templates.iter().filter(|(beginning, _)| name.starts_with(beginning));
-            let best = fitting.max_by_key(|(beginning, _)| beginning.len())?;
+            // The first one of the longest.
+            let best = fitting.rev().max_by_key(|(beginning, _)| beginning.len())?;
             Some((best.1.clone(), name.to_owned()))
         };
         names.resources.get(name).cloned().or_else(by_template)
     }
 }
 
-fn no_task(task: &str) -> ErrorData {
-    ErrorData::invalid_params(format!("there is no task `{task}`"), None)
+impl Names {
+    fn retain(&mut self, mut wanted: impl FnMut(&ServerName, &String) -> bool) {
+        self.prompts.retain(|name, (server, _)| wanted(server, name));
+        self.resources.retain(|name, (server, _)| wanted(server, name));
+        self.templates.retain(|(beginning, server)| wanted(server, beginning));
+    }
+
+    /// Forgets what is in no list any more, if that has become too much.
+    fn bound(&mut self, kind: Kind, shown: &[RawObject]) {
+        let leads = match kind {
+            Kind::Prompts => &mut self.prompts,
+            Kind::Resources => &mut self.resources,
+            Kind::Templates => {
+                let over = self.templates.len().saturating_sub(MAX_NAMES);
+                return drop(self.templates.drain(..over));
+            }
+        };
+        if leads.len() > MAX_NAMES {
+            let listed: HashSet<String> = shown.iter().filter_map(|item| item.read(kind.key())).collect();
+            leads.retain(|name, _| listed.contains(name));
+        }
+    }
+
+    fn add_template(&mut self, template: &str, server: &ServerName) {
+        let beginning = template.split('{').next().unwrap_or_default();
+        if !self.templates.iter().any(|(known, of)| known == beginning && of == server) {
+            self.templates.push((beginning.to_owned(), server.clone()));
+        }
+    }
+}
+
+/// Where names lead.
+type Leads = HashMap<String, (ServerName, String)>;
+
+/// Whether a name leads, or can lead, to what a server calls `own`.
+fn leads_to(names: &Leads, name: &str, server: &ServerName, own: &str) -> bool {
+    names.get(name).is_none_or(|(of, known)| of == server && known == own)
+}
+
+/// Adds a name for what a server calls `own`; gives it.
+fn add(names: &mut Leads, server: &ServerName, own: &str, name: impl FnOnce(&Leads) -> String) -> String {
+    let visible = name(names);
+    names.entry(visible.clone()).or_insert_with(|| (server.clone(), own.to_owned()));
+    visible
+}
+
+/// The server that the name of a resource says, and the server's own name as it is written there.
+fn prefixed(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix(PREFIX)?.split_once('/')
 }
 
 /// A text as one segment of the path of a URI.
@@ -351,6 +359,22 @@ fn encoded(text: &str) -> String {
         }
     }
     encoded
+}
+
+/// What [`encoded`] was made of.
+fn decoded(segment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit =
+            |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        bytes.push(digit(rest.next())? << 4 | digit(rest.next())?);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
@@ -372,7 +396,8 @@ mod tests {
         let names = MergedNames::default();
         let listed = |kind, lists: [&[&str]; 2]| {
             let [first, second] = lists.map(|list| items(kind, list));
-            let shown = names.learn(kind, vec![(one.clone(), first), (two.clone(), second)]);
+            let lists = vec![(one.clone(), first), (two.clone(), second)];
+            let shown = names.learn(kind, lists, &[one.clone(), two.clone()]);
             shown.iter().map(|item| item.read::<String>(kind.key()).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(listed(Kind::Prompts, [&["ask"], &["ask"]]), ["one__ask", "two__ask"]);
@@ -385,5 +410,37 @@ mod tests {
         assert_eq!(names.find(Kind::Resources, "a://b/7"), Some((two, "a://b/7".to_owned())));
         assert_eq!(names.find(Kind::Resources, "a://c/7"), Some((one, "a://c/7".to_owned())));
         assert_eq!(names.find(Kind::Resources, "b://c/7"), None);
+    }
+
+    #[test]
+    fn a_known_name_leads_to_its_server_for_good() {
+        let [one, two] = ["one", "two"].map(|name| ServerName::new(name).unwrap());
+        let both = [one.clone(), two.clone()];
+        let names = MergedNames::default();
+        let listed = |server: &ServerName, kind, list: &[&str]| -> Vec<String> {
+            let shown = names.learn(kind, vec![(server.clone(), items(kind, list))], &both);
+            shown.iter().map(|item| item.read(kind.key()).unwrap()).collect()
+        };
+        // As if the other one were parked, or its list failed.
+        assert_eq!(listed(&one, Kind::Resources, &["a://x"]), ["a://x"]);
+        assert_eq!(listed(&two, Kind::Resources, &["a://x"]), ["toolcrib://two/a%3A%2F%2Fx"]);
+        assert_eq!(listed(&one, Kind::Resources, &["a://x"]), ["a://x"]);
+        assert_eq!(names.find(Kind::Resources, "a://x"), Some((one.clone(), "a://x".to_owned())));
+        for server in [&one, &two, &one] {
+            listed(server, Kind::Templates, &["b://{id}"]);
+        }
+        assert_eq!(names.find(Kind::Resources, "b://7").unwrap().0, one);
+        // No server has a name of another one.
+        assert_eq!(
+            listed(&one, Kind::Resources, &["toolcrib://two/b"]),
+            ["toolcrib://one/toolcrib%3A%2F%2Ftwo%2Fb"]
+        );
+        assert_eq!(decoded(&encoded("ä/%")).as_deref(), Some("ä/%"));
+        names.learn(Kind::Resources, Vec::new(), std::slice::from_ref(&two));
+        assert_eq!(
+            listed(&two, Kind::Resources, &["a://x"]),
+            ["a://x"],
+            "the other one is not configured any more"
+        );
     }
 }

@@ -10,6 +10,7 @@ use super::{
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal, tool_error},
     hello::MODERN_VERSION,
+    log_levels::place_of,
     message::ClientRequest,
     search,
 };
@@ -226,12 +227,12 @@ impl RequestContext<'_> {
         };
         *lock(&self.client.log_level) = Some(level);
         let toolbox = self.toolbox().await;
-        for server in self.servers(&toolbox) {
-            // A server that is not there yet says nothing that could be kept back.
-            if let Some(session) = toolbox.current_session(server.as_str()) {
-                self.client.gateway.want_log_level(&session, level).await;
-            }
-        }
+        let servers = self.servers(&toolbox).into_iter().map(|server| {
+            let session = toolbox.current_session(server.as_str());
+            let of = session.as_ref().map(|session| place_of(session, self.client.number));
+            (of.unwrap_or((server, None)), session)
+        });
+        self.client.gateway.log_level_changed(servers.collect()).await;
         Ok(RawObject::default().into_raw())
     }
 

@@ -1,4 +1,4 @@
-//! Brings what servers say on their own to the clients that it concerns.
+//! Brings what servers say on their own to the clients that it concerns. Which those are is in `recipient.rs`.
 
 use std::{
     borrow::Cow,
@@ -14,10 +14,14 @@ use tokio::sync::mpsc;
 use super::{
     activity::{Asked, EndedRequests, Outcome, ServerLines},
     bridge::{LogLevel, may_be_asked, unsupported},
-    client::{ChangedList, Client, Introduction, lock},
+    client::{Client, Introduction, lock},
+    listening::ChangedList,
+    log_levels::LogLevels,
     message,
     outlet::Outlet,
-    subscriptions::Subscriptions,
+    recipient::{GivenUp, Message, Nobody, Recipient},
+    subscriptions::{Subscriptions, Upstream},
+    tasks::{TaskNews, TaskOwner, Tasks},
 };
 use crate::{
     catalog::CatalogEntry,
@@ -33,14 +37,17 @@ pub(crate) struct Router {
     exchanges: Mutex<Exchanges>,
     clients: Mutex<HashMap<u64, Weak<Client>>>,
     pub(super) subscriptions: Subscriptions,
+    pub(super) tasks: Tasks,
+    pub(super) levels: LogLevels,
     /// Takes log messages of servers in, where there is a page that shows them.
     lines: OnceLock<Arc<ServerLines>>,
 }
 
 #[derive(Default)]
-struct Exchanges {
+pub(super) struct Exchanges {
     last: u64,
-    open: HashMap<u64, Exchange>,
+    pub(super) open: HashMap<u64, Exchange>,
+    pub(super) given_up: GivenUp,
     /// Those that have ended, where there is a page that shows them.
     ended: Option<EndedRequests>,
 }
@@ -51,7 +58,14 @@ pub(super) struct Exchange {
     pub(super) client: Weak<Client>,
     /// The number of the client.
     pub(super) number: u64,
+    pub(super) owner: TaskOwner,
     pub(super) server: ServerName,
+    /// Whether the server is the client's own.
+    pub(super) is_own: bool,
+    /// The connection of the server.
+    pub(super) generation: Option<u64>,
+    /// The task that it is about.
+    pub(super) task: Option<String>,
     pub(super) speaker: Arc<Introduction>,
     pub(super) target: Arc<ReplyTarget>,
     /// Takes the server's requests, for a client that cannot be sent any.
@@ -74,6 +88,11 @@ impl ReplyTarget {
     pub(super) fn replace(&self, other: &Self) {
         let other = lock(&other.0).clone();
         *lock(&self.0) = other;
+    }
+
+    /// What belongs to the request goes to `outlet` from now on.
+    fn move_to(&self, outlet: Outlet) {
+        lock(&self.0).0 = outlet;
     }
 
     fn outlet(&self) -> Outlet {
@@ -108,6 +127,9 @@ impl Drop for ExchangeEntry {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Cancelled);
         let mut exchanges = self.router.exchanges();
         let Some(exchange) = exchanges.open.remove(&self.number) else { return };
+        if matches!(outcome, Outcome::Cancelled | Outcome::Failed(_)) {
+            exchanges.given_up.add(&exchange);
+        }
         let Exchange { number, server, asked, began, .. } = &exchange;
         let driven_out = exchanges.ended.as_mut().and_then(|ended| {
             let caller = (*number, exchange.speaker.name.clone());
@@ -158,44 +180,13 @@ impl Router {
         lock(&self.clients).remove(&client.number);
     }
 
+    pub(super) fn client(&self, number: u64) -> Option<Arc<Client>> {
+        lock(&self.clients).get(&number)?.upgrade()
+    }
+
     /// All clients that there are.
     pub(super) fn clients(&self) -> Vec<Arc<Client>> {
         lock(&self.clients).values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The request that a message of `server` belongs to: the one that the transport names, or the newest one of the only
-    /// client that has some under way. `own` is the client whose own server it is.
-    fn exchange(
-        &self,
-        server: &ServerName,
-        named: Option<u64>,
-        own: Option<u64>,
-    ) -> Result<Option<Exchange>, SeveralClients> {
-        let exchanges = self.exchanges();
-        if let Some(exchange) = named.and_then(|number| exchanges.open.get(&number)) {
-            return Ok(Some(exchange.clone()));
-        }
-        let here = |exchange: &(&u64, &Exchange)| {
-            exchange.1.server == *server && own.is_none_or(|own| exchange.1.number == own)
-        };
-        let mut found: Option<(&u64, &Exchange)> = None;
-        for one in exchanges.open.iter().filter(here) {
-            match found {
-                Some(known) if known.1.number != one.1.number => return Err(SeveralClients),
-                Some(known) if known.0 > one.0 => {}
-                _ => found = Some(one),
-            }
-        }
-        Ok(found.map(|(_, exchange)| exchange.clone()))
-    }
-
-    /// The only client that sees `server`, if there is no other.
-    pub(super) fn only_client_of(&self, server: &ServerName) -> Option<Arc<Client>> {
-        let mut seeing = self.clients().into_iter().filter(|client| client.endpoint.has(server));
-        match (seeing.next(), seeing.next()) {
-            (Some(client), None) => Some(client),
-            _ => None,
-        }
     }
 
     /// Passes on a notification. `own` is the client whose own server it comes from.
@@ -243,6 +234,9 @@ impl Router {
     /// Passes on what belongs to a request, or to the only client: nothing crosses from one client to another.
     fn pass_to_one(&self, told: &ServerNotification<'_>, own: Option<&Arc<Client>>, exchange: Option<u64>) {
         let ServerNotification { server, method, params, .. } = told;
+        if let Some(news) = TaskNews::of_notification(method, *params) {
+            self.tasks.heard(&((*server).clone(), own.map(|own| own.number)), &news);
+        }
         let text = || message::notification(method, *params);
         let level =
             || params.and_then(|params| RawObject::parse(Some(params)).ok()?.read::<LogLevel>("level"));
@@ -252,30 +246,32 @@ impl Router {
         }
         let wanted =
             |least: Option<LogLevel>| !is_log || least.zip(level()).is_none_or(|(least, it)| it >= least);
-        match self.exchange(server, exchange, own.map(|own| own.number)) {
-            Ok(Some(exchange)) => {
+        let message = Message { server, method, params: *params, exchange };
+        match self.recipient(&message, own) {
+            Ok(Recipient::Exchange(exchange)) => {
                 let Some(client) = exchange.client.upgrade() else { return };
                 let (says, least) = match exchange.speaker.era {
                     Era::Modern => (exchange.log_level.is_some() || !is_log, exchange.log_level),
-                    Era::Legacy => (true, *lock(&client.log_level)),
+                    Era::Legacy => (true, self.least_level(&client, &exchange.place())),
                 };
                 if says && wanted(least) {
                     exchange.target.outlet().send(text());
                 }
             }
-            Ok(None) => {
-                let only = own.cloned().or_else(|| self.only_client_of(server));
-                if let Some(client) = only
-                    && client.introduction().is_some()
-                    && wanted(*lock(&client.log_level))
-                {
+            Ok(Recipient::Client(client)) => {
+                let place = ((*server).clone(), own.map(|own| own.number));
+                if client.introduction().is_some() && wanted(self.least_level(&client, &place)) {
                     client.general.send(text());
                 }
             }
-            Err(SeveralClients) => {
-                tracing::debug!(%server, method, "several clients are at work: it is not known whom this is for");
-            }
+            Err(_) => tracing::debug!(%server, method, "it is not known whom this is for"),
         }
+    }
+
+    /// The least important log messages of a server that a client gets. `None`: what the server sends by itself.
+    fn least_level(&self, client: &Client, place: &Upstream) -> Option<LogLevel> {
+        let set = *lock(&client.log_level);
+        set.or_else(|| self.levels.is_set(place).then_some(LogLevel::DEFAULT))
     }
 
     /// Has a request of a server answered by the client that it is for.
@@ -283,29 +279,27 @@ impl Router {
         let refuse = |request: ServerRequest, why: String| {
             request.reply.send(Err(ErrorData::internal_error(why, None)));
         };
-        let found = self.exchange(&request.server, request.exchange, own.map(|own| own.number));
-        let (client, capabilities, outlet, held) = match found {
-            Ok(Some(exchange)) => {
+        let ServerRequest { server, method, params, exchange, .. } = &request;
+        let message = Message { server, method, params: params.as_deref(), exchange: *exchange };
+        let (client, capabilities, outlet, held) = match self.recipient(&message, own) {
+            Ok(Recipient::Exchange(exchange)) => {
                 let Some(client) = exchange.client.upgrade() else {
                     return refuse(request, "the client is gone".to_owned());
                 };
                 let capabilities = exchange.speaker.capabilities.clone();
                 (client, capabilities, exchange.target.outlet(), exchange.held)
             }
-            Ok(None) => match own.cloned().or_else(|| self.only_client_of(&request.server)) {
-                Some(client) if client.introduction().is_some() => {
-                    let known = client.introduction().map_or(Value::Null, |known| known.capabilities.clone());
-                    let outlet = client.general.clone();
-                    (client, known, outlet, None)
-                }
-                _ => return refuse(request, "no client of the gateway has a request under way".to_owned()),
-            },
-            Err(SeveralClients) => {
-                let why = format!(
-                    "several clients share this server, and it cannot be told which of them this is for: give each \
-                     its own with `scope = \"client\"` in `servers.{}`",
-                    request.server
-                );
+            Ok(Recipient::Client(client)) if client.introduction().is_some() => {
+                let known = client.introduction().map_or(Value::Null, |known| known.capabilities.clone());
+                let outlet = client.general.clone();
+                (client, known, outlet, None)
+            }
+            Ok(Recipient::Client(_)) => {
+                let why = Nobody::Idle.why(&request.server);
+                return refuse(request, why);
+            }
+            Err(nobody) => {
+                let why = nobody.why(&request.server);
                 return refuse(request, why);
             }
         };
@@ -317,6 +311,31 @@ impl Router {
             Some(held) => drop(held.send(request)),
             None => client.asked.ask(request, &outlet),
         }
+    }
+
+    /// As [`ServerMessages::task_named`]. `own` is the client whose own server it is.
+    fn task_named(
+        &self,
+        server: &ServerName,
+        number: u64,
+        result: &RawValue,
+        own: Option<&Arc<Client>>,
+    ) -> bool {
+        let Some(news) = TaskNews::of_result(result) else { return false };
+        let place = (server.clone(), own.map(|own| own.number));
+        let Some(exchange) = self.exchanges().open.get(&number).cloned() else { return false };
+        if !matches!(exchange.asked, Asked::Tool(_)) {
+            self.tasks.heard(&place, &news);
+            return false;
+        }
+        self.tasks.begun(place, (exchange.owner.clone(), exchange.number), news);
+        // The stream of the request ends with its answer.
+        if exchange.speaker.era == Era::Legacy
+            && let Some(client) = exchange.client.upgrade()
+        {
+            exchange.target.move_to(client.general.clone());
+        }
+        true
     }
 
     /// Keeps from here on what a page shows.
@@ -358,13 +377,10 @@ impl Router {
         drop(driven_out);
     }
 
-    fn exchanges(&self) -> MutexGuard<'_, Exchanges> {
+    pub(super) fn exchanges(&self) -> MutexGuard<'_, Exchanges> {
         self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// It is not known whom a message is for.
-struct SeveralClients;
 
 /// What is said of a resource, by the name that the client knows.
 fn named<'a>(params: &'a RawObject, uri: &str, name: &str) -> Cow<'a, RawObject> {
@@ -394,6 +410,10 @@ impl ServerMessages for Router {
         self.pass(&message, None);
     }
 
+    fn task_named(&self, server: &ServerName, exchange: u64, result: &RawValue) -> bool {
+        self.task_named(server, exchange, result, None)
+    }
+
     fn request(&self, request: ServerRequest) {
         self.ask(request, None);
     }
@@ -413,6 +433,11 @@ impl ServerMessages for OwnMessages {
         if let Some(client) = self.0.upgrade() {
             client.gateway.router().pass(&message, Some(&client));
         }
+    }
+
+    fn task_named(&self, server: &ServerName, exchange: u64, result: &RawValue) -> bool {
+        let client = self.0.upgrade();
+        client.is_some_and(|own| own.gateway.router().task_named(server, exchange, result, Some(&own)))
     }
 
     fn request(&self, request: ServerRequest) {

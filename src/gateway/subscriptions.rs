@@ -13,13 +13,14 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     Gateway,
-    client::{Client, ListenFilter, Listening, RequestContext, lock},
+    client::{Client, RequestContext, lock},
     exchange::{Outgoing, refusal},
     hello::meta_key,
+    listening::{ListenFilter, Listening},
+    log_levels::place_of,
     upstream::{Standing, UpstreamListener, send},
 };
 use crate::{
-    config::Scope,
     json_rpc::{self, RawObject},
     session::{ClientAnswer, Era, Session},
     tool::ServerName,
@@ -35,7 +36,7 @@ const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Subscriptions(Mutex<HashMap<Upstream, Watched>>);
 
 /// A server, and the client whose own it is if it is not shared.
-type Upstream = (ServerName, Option<u64>);
+pub(super) type Upstream = (ServerName, Option<u64>);
 
 #[derive(Default)]
 struct Watched {
@@ -92,9 +93,14 @@ impl Subscriptions {
                 None,
             ));
         }
-        let watched = all.entry(of.clone()).or_default();
-        watched.session = Some(session.clone());
-        watched.generation = session.generation();
+        // The connection of an entry that is there says which of its resources are to be watched again.
+        let watched = all
+            .entry(of.clone())
+            .or_insert_with(|| Watched { generation: session.generation(), ..Watched::default() });
+        let before = watched.session.replace(session.clone());
+        if before.is_some_and(|before| !Arc::ptr_eq(&before, session)) {
+            watched.generation = None;
+        }
         let clients = watched.uris.entry(uri.to_owned()).or_default();
         let first = clients.is_empty();
         clients.insert(client, name.to_owned());
@@ -208,19 +214,20 @@ fn unsubscribe_later(session: Arc<Session>, uri: String) {
 async fn request(session: &Session, method: &str, uri: &str) -> ClientAnswer {
     let mut params = RawObject::default();
     params.write("uri", &uri);
-    send(session, method, &params, None, 0).await
+    send(session, method, &params, Some(ACKNOWLEDGE_LIMIT), 0).await
 }
 
 impl Gateway {
-    /// Watches again what was watched at a server that has been restarted.
+    /// Watches again what was watched at servers that have been restarted.
     pub(super) async fn watch_again(&self) {
-        for (session, uris) in self.router().subscriptions.reconnected() {
+        let again = self.router().subscriptions.reconnected().into_iter().map(|(session, uris)| async move {
             for uri in uris {
                 if let Err(error) = request(&session, "resources/subscribe", &uri).await {
                     tracing::warn!(server = %session.name(), uri, error = %error.message, "is not watched any more");
                 }
             }
-        }
+        });
+        join_all(again).await;
     }
 }
 
@@ -248,8 +255,7 @@ impl RequestContext<'_> {
             None => self.server_of_resource(uri, &RawObject::default()).await?,
         };
         let session = self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
-        let own = (session.scope() != Scope::Shared).then_some(self.client.number);
-        Ok(((server, own), session))
+        Ok((place_of(&session, self.client.number), session))
     }
 
     /// Begins to watch a resource. A server of the new era is to acknowledge it yet.

@@ -8,7 +8,10 @@ use tokio::sync::Notify;
 
 use super::{
     connect::handshake::Era,
-    rpc::{decode, requests::RequestTable},
+    rpc::{
+        decode,
+        requests::{AnswerKind, RequestTable, RpcAnswer},
+    },
 };
 use crate::tool::ServerName;
 
@@ -43,6 +46,10 @@ impl Default for ClientIdentity {
 pub(crate) trait ServerMessages: Send + Sync {
     /// A notification. Progress is not among them: it goes to the listener of its request.
     fn notification(&self, message: ServerNotification<'_>);
+
+    /// The answer to a forwarded request names a task. Whether the request began it, and reports on its progress may come yet.
+    /// Called before any message that follows the answer.
+    fn task_named(&self, server: &ServerName, exchange: u64, result: &RawValue) -> bool;
 
     /// A request, to be answered through [`ServerRequest::reply`].
     fn request(&self, request: ServerRequest);
@@ -105,6 +112,23 @@ pub(in crate::session) struct MessageSink {
 }
 
 impl MessageSink {
+    /// Gives a request its answer; says whether it was waited for.
+    pub(in crate::session) fn answered(
+        &self,
+        requests: &RequestTable,
+        id: i64,
+        answer: RpcAnswer,
+    ) -> AnswerKind {
+        if let (Some(messages), RpcAnswer::Result(result)) = (&self.messages, &answer)
+            && result.get().contains("\"taskId\"")
+            && let Some(exchange) = requests.exchange(id)
+            && messages.task_named(&self.server, exchange, result)
+        {
+            requests.keep_listener(id);
+        }
+        requests.answer(id, Ok(answer))
+    }
+
     /// Takes in a notification. Progress goes to the listener of its request.
     pub(in crate::session) fn notified(
         &self,

@@ -52,6 +52,11 @@ impl Session {
         self.settings().config.scope
     }
 
+    /// The most that a call may take.
+    pub(crate) fn max_call_time(&self) -> std::time::Duration {
+        self.settings().config.max_call_time
+    }
+
     /// Whether the session has the configuration `config` already.
     pub(crate) fn has_config(&self, config: &ServerConfig) -> bool {
         self.settings().config == *config

@@ -1,8 +1,10 @@
 //! The gateway: what clients of either era can do through it with servers of either era.
 
+mod logs;
 mod merged;
 mod passing;
 mod sharing;
+mod tasks;
 mod watching;
 
 use std::{

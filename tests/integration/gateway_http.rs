@@ -11,6 +11,7 @@ mod page;
 mod resumed;
 mod search;
 mod serve;
+mod tasks;
 mod unseen_tools;
 
 use std::{

@@ -97,6 +97,11 @@ impl Session {
         matches!(&*self.slot.state(), State::Down { down, .. } if down.rest != DownReason::Lost)
     }
 
+    /// Whether it is there without a call that needs it, but for the time of a start.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.settings().config.lifecycle == Lifecycle::Eager
+    }
+
     /// Whether it is parked and to be started without waiting for a call.
     pub(crate) fn is_for_background(&self) -> bool {
         self.is_parked() && self.settings().config.lifecycle == Lifecycle::Background

@@ -236,7 +236,7 @@ impl Connection {
 
     async fn take_one(self: &Arc<Self>, message: Vec<u8>, origin: Origin) -> Result<bool, RemoteFailure> {
         match self.decoded(message).await? {
-            Decoded::Answer(id, answer) => match self.requests.answer(id, Ok(answer)) {
+            Decoded::Answer(id, answer) => match self.sink.answered(&self.requests, id, answer) {
                 AnswerKind::Expected => {
                     self.health.answered();
                     return Ok(origin.request == Some(id));

@@ -42,6 +42,10 @@ impl ServerMessages for Heard {
         self.0.lock().unwrap().push((format!("{} {params}", message.method), message.exchange));
     }
 
+    fn task_named(&self, _: &ServerName, _: u64, _: &RawValue) -> bool {
+        false
+    }
+
     fn request(&self, request: ServerRequest) {
         let params = request.params.as_deref().map_or("", RawValue::get);
         let text = format!("{} {} {params}", request.id, request.method);

@@ -1,7 +1,7 @@
 //! The requests of one connection that wait for their answers, by their ids.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -29,6 +29,8 @@ use crate::{
 /// Ids are from 1 on, since some servers take 0 for none, to the last one of 32 bits, since some read no more.
 pub(in crate::session) const FIRST: i64 = 1;
 const LAST: i64 = i32::MAX as i64;
+/// Answered requests whose progress is reported on: they go on as tasks.
+const MAX_TASKS: usize = 1000;
 
 /// What a server answers.
 pub(in crate::session) enum RpcAnswer {
@@ -60,6 +62,8 @@ pub(in crate::session) struct RequestTable {
 
 struct Requests {
     open: HashMap<i64, Waiting>,
+    /// Who hears of the progress of answered requests that go on as tasks, the oldest first.
+    tasks: VecDeque<(i64, Listener)>,
     /// Requests that were sent, given up and not answered yet.
     owed: u64,
     next: i64,
@@ -115,8 +119,8 @@ pub(in crate::session) enum AnswerKind {
 
 impl RequestTable {
     pub(in crate::session) fn new() -> Self {
-        let (open, owed, all_used, ended) = Default::default();
-        let requests = Requests { open, owed, next: FIRST, all_used, ended };
+        let (open, tasks, owed, all_used, ended) = Default::default();
+        let requests = Requests { open, tasks, owed, next: FIRST, all_used, ended };
         Self { began: Instant::now(), requests: Mutex::new(requests), raw: AtomicUsize::new(0) }
     }
 
@@ -170,6 +174,18 @@ impl RequestTable {
         self.requests().open.get(&id)?.exchange
     }
 
+    /// Reports on the progress of a request go on after its answer: it goes on as a task.
+    pub(in crate::session) fn keep_listener(&self, id: i64) {
+        let mut requests = self.requests();
+        let Some(listener) = requests.open.get(&id).and_then(|waiting| waiting.listener.clone()) else {
+            return;
+        };
+        if requests.tasks.len() >= MAX_TASKS {
+            requests.tasks.pop_front();
+        }
+        requests.tasks.push_back((id, listener));
+    }
+
     /// Forgets a request without an answer; says whether it had none. Of one that was `sent`, an answer may come.
     pub(in crate::session) fn give_up(&self, id: i64, sent: bool) -> bool {
         let mut requests = self.requests();
@@ -181,11 +197,17 @@ impl RequestTable {
     /// Records a sign of life of a request, and passes its progress on to listeners: the parameters of the
     /// notification.
     pub(in crate::session) fn progress(&self, id: i64, params: &RawValue) {
-        let listener = self.requests().open.get(&id).and_then(|waiting| {
-            let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            waiting.course.progress.store(now, Relaxed);
-            waiting.listener.clone()
-        });
+        let listener = {
+            let requests = self.requests();
+            match requests.open.get(&id) {
+                Some(waiting) => {
+                    let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    waiting.course.progress.store(now, Relaxed);
+                    waiting.listener.clone()
+                }
+                None => requests.tasks.iter().find(|(task, _)| *task == id).map(|(_, kept)| kept.clone()),
+            }
+        };
         match listener {
             Some(Listener::Raw(listener)) => listener(params),
             // It is a sign of life in any case.
@@ -237,6 +259,7 @@ impl RequestTable {
         let mut requests = self.requests();
         requests.ended = true;
         requests.open.clear();
+        requests.tasks.clear();
         self.raw.store(0, Relaxed);
     }
 

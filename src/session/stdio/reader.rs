@@ -212,7 +212,7 @@ impl StdioReader {
     /// Delivers a message, or says why the stream cannot continue.
     fn take_in(&mut self, decoded: Decoded) -> Result<(), StreamEnd> {
         match decoded {
-            Decoded::Answer(id, answer) => match self.client.requests().answer(id, Ok(answer)) {
+            Decoded::Answer(id, answer) => match self.sink.answered(self.client.requests(), id, answer) {
                 AnswerKind::Expected => self.health.answered(),
                 AnswerKind::Unasked if !self.health.unasked() => return Err(StreamEnd::Unasked),
                 AnswerKind::Late | AnswerKind::Unasked => {}

@@ -54,3 +54,46 @@ fn a_new_client_can_read_before_it_has_listed() {
     client.call("old__touch", &json!({"uri": "rich://one"}));
     assert_eq!(client.notification("notifications/resources/updated")["extra"], "updated");
 }
+
+#[test]
+fn a_list_of_one_client_changes_no_name_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let no_list = folder.path().join("no-list");
+    let config = format!(
+        "[servers.one]\ncommand = FIXTURE\nscope = \"client\"\n\
+         args = [\"rich\", \"label=one\", \"for-client-with=sampling\", \"no-list-if={}\"]\n\n\
+         [servers.two]\ncommand = FIXTURE\nargs = [\"rich\", \"label=two\"]\n",
+        no_list.display()
+    );
+    let crib = Crib::new(&config);
+    let uris = |client: &mut Client| -> Vec<String> {
+        let listed = client.ask("resources/list", &json!({}));
+        let resources = listed["resources"].as_array().unwrap().iter();
+        resources.map(|one| one["uri"].as_str().unwrap().to_owned()).collect()
+    };
+    let read = |client: &mut Client, uri: &str| {
+        client.ask("resources/read", &json!({"uri": uri}))["contents"][0]["text"].clone()
+    };
+    let (plain, other) = ("rich://one", "toolcrib://two/rich%3A%2F%2Fone");
+    let mut first = Client::new(&crib, false, json!({"sampling": {}}), None);
+    assert_eq!(uris(&mut first), [plain, other]);
+    assert_eq!(read(&mut first, plain), "one");
+    let mut second = Client::new(&crib, false, json!({}), None);
+    assert_eq!(uris(&mut second), [plain]);
+    assert_eq!((read(&mut second, plain), read(&mut first, plain)), (json!("two"), json!("one")));
+    // A list that fails changes nothing either.
+    std::fs::write(&no_list, "").unwrap();
+    assert_eq!(uris(&mut first), [other]);
+    assert_eq!((read(&mut first, plain), read(&mut first, other)), (json!("one"), json!("two")));
+    assert_eq!(read(&mut second, other), "two", "a name that another client was shown");
+}
+
+#[test]
+fn the_first_list_has_what_own_servers_have() {
+    let config =
+        RICH.replace("args = [\"rich\"]\n", "args = [\"init-delay=700\", \"rich\"]\nscope = \"client\"\n");
+    let crib = Crib::new(&config);
+    let mut client = Client::new(&crib, false, able(), None);
+    let listed = client.ask("prompts/list", &json!({}));
+    assert_eq!(listed["prompts"].as_array().unwrap().len(), 4, "{listed}");
+}

@@ -75,3 +75,23 @@ fn a_change_has_the_name_that_its_client_knows() {
         assert_eq!(client.notification("notifications/resources/updated")["uri"], name);
     }
 }
+
+#[test]
+fn a_restarted_server_is_told_what_is_watched() {
+    for scope in ["client", "shared"] {
+        let config = RICH.replace("[\"rich\"]\n", &format!("[\"rich\"]\nscope = \"{scope}\"\n"));
+        let crib = Crib::new(&config);
+        let mut client = Client::new(&crib, false, able(), Some("old"));
+        client.ask("resources/subscribe", &json!({"uri": "rich://one"}));
+        let id = client.request("tools/call", &json!({"name": "die", "arguments": {}}));
+        client.wait(id);
+        // It may come to the new process before what was watched at the old one.
+        client.ask("resources/subscribe", &json!({"uri": "rich://two"}));
+        wait_for("what is watched", || {
+            let state = client.text("state", &json!({}));
+            state.contains("rich://one") && state.contains("rich://two")
+        });
+        client.call("touch", &json!({"uri": "rich://one"}));
+        assert_eq!(client.notification("notifications/resources/updated")["uri"], "rich://one");
+    }
+}

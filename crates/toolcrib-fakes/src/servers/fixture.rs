@@ -61,6 +61,8 @@ struct Flags {
     rich: bool,
     /// Acknowledges subscriptions when a tool is called for it.
     held: bool,
+    /// What differs between servers that have everything.
+    rich_options: rich::Options,
 }
 
 /// Serves as the arguments of the process ask for.
@@ -98,6 +100,10 @@ pub fn main() {
             "count" => flags.count = Some(value.to_owned()),
             "rich" => flags.rich = true,
             "held" => flags.held = true,
+            "label" => flags.rich_options.label = Some(value.to_owned()),
+            "for-client-with" => flags.rich_options.for_client_with = Some(value.to_owned()),
+            "no-list-if" => flags.rich_options.no_list_if = Some(value.to_owned()),
+            "declares-tasks" => flags.rich_options.tasks = true,
             "spawns" => tools::append(value, &std::process::id().to_string()),
             _ => {
                 eprintln_line(&format!("unknown flag {argument}"));
@@ -106,7 +112,7 @@ pub fn main() {
         }
     }
     match flags.rich {
-        true => rich::serve(flags.modern, flags.held),
+        true => rich::serve(flags.modern, flags.held, flags.rich_options),
         false => serve(&flags),
     }
     if flags.ignore_eof {
