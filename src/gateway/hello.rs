@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{client::RequestContext, exchange::refusal};
 use crate::{
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, ClientIdentity, ServerHello},
+    session::{ClientAnswer, ClientIdentity, Era, ServerHello},
     tool::ServerName,
 };
 
@@ -19,6 +19,9 @@ pub(crate) const LEGACY_VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-
 pub(super) fn all_versions() -> Vec<&'static str> {
     [&[MODERN_VERSION], LEGACY_VERSIONS].concat()
 }
+
+/// The extension of the new era that the old one has as a capability.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// Members of `_meta` that the protocol defines.
 pub(crate) mod meta_key {
@@ -55,16 +58,23 @@ struct About {
 }
 
 impl About {
-    /// Of all servers: what any of them may have.
-    fn of_all() -> Self {
+    /// Of all servers: what any of them may have. Each tool says whether it can be called as a task.
+    fn of_all(era: Era, tasks: bool) -> Self {
         let listed = json!({"listChanged": true});
-        let capabilities = json!({
+        let mut capabilities = json!({
             "tools": listed,
             "prompts": listed,
             "resources": {"listChanged": true, "subscribe": true},
             "completions": {},
             "logging": {},
         });
+        match era {
+            _ if !tasks => {}
+            Era::Legacy => {
+                capabilities["tasks"] = json!({"cancel": {}, "requests": {"tools": {"call": {}}}});
+            }
+            Era::Modern => capabilities["extensions"] = json!({TASKS: {}}),
+        }
         Self { capabilities, info: own_info("toolcrib"), instructions: None }
     }
 
@@ -92,11 +102,26 @@ fn own_info(name: &str) -> Value {
 
 impl RequestContext<'_> {
     async fn about(&self) -> Result<About, ErrorData> {
-        let Some(server) = &self.client.endpoint.only else { return Ok(About::of_all()) };
+        let Some(server) = &self.client.endpoint.only else {
+            return Ok(About::of_all(self.speaker.era, self.may_have_tasks()));
+        };
         let toolbox = self.client.toolbox(&self.speaker).await;
         let session = toolbox.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
         let hello = session.hello().unwrap_or_default();
         Ok(About::of(server, &hello))
+    }
+
+    /// Whether any server has tasks, as far as is known without waiting for one.
+    fn may_have_tasks(&self) -> bool {
+        let toolbox = self.client.gateway.lender().toolbox();
+        toolbox.names().iter().any(|server| {
+            let hello = toolbox.current_session(server.as_str()).and_then(|session| session.hello());
+            let Some(capabilities) = hello.map(|hello| hello.read::<Value>("capabilities")) else {
+                return true;
+            };
+            let capabilities = capabilities.unwrap_or_default();
+            capabilities["tasks"].is_object() || capabilities["extensions"][TASKS].is_object()
+        })
     }
 
     pub(super) async fn initialize(&self) -> ClientAnswer {

@@ -58,3 +58,31 @@ fn the_result_of_a_task_is_waited_for() {
     let answer = client.wait(result);
     assert_eq!(answer["result"]["content"][0]["text"], "{\"roots\":[]}", "{answer}");
 }
+
+#[test]
+fn tasks_can_be_used_beside_all_servers() {
+    let declares = RICH.replace("[\"rich\"]\n", "[\"rich\", \"declares-tasks\"]\n");
+    for (config, modern) in
+        [(declares.as_str(), false), (declares.as_str(), true), (RICH, false), (RICH, true)]
+    {
+        let crib = Crib::new(config);
+        let mut client = Client::new(&crib, modern, able(), None);
+        // What the servers have is known from here on.
+        client.ask("tools/list", &json!({}));
+        let hello = match modern {
+            true => client.ask("server/discover", &json!({})),
+            false => client.ask("initialize", &json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
+        };
+        let capabilities = &hello["capabilities"];
+        let tasks = match modern {
+            true => &capabilities["extensions"]["io.modelcontextprotocol/tasks"],
+            false => &capabilities["tasks"]["requests"]["tools"]["call"],
+        };
+        assert_eq!(tasks.is_object(), config != RICH, "{hello}");
+        if !modern {
+            let task = begin(&mut client, "old__meta");
+            let got = client.ask("tasks/get", &json!({"taskId": task["taskId"]}));
+            assert_eq!(got["taskId"], task["taskId"]);
+        }
+    }
+}
