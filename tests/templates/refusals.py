@@ -16,6 +16,9 @@ BROKEN = {  # A library, and words of the report about it.
     "pid": ("import os\nPID = os.getpid()", "process id"),
     "secret": ("import secrets\nKEY = secrets.token_hex()", "random value"),
     "arguments": ("import sys\nNAME = sys.argv[1:]", "arguments"),
+    "folders": ("import os\nCOUNT = len(os.listdir(os.path.dirname(__file__)))\nos.makedirs(f'{__file__}{COUNT}')", "made"),
+    "log": ("with open(__file__ + '.log', 'a') as log: log.write('here')", "written"),
+    "cache": ("import pathlib\nFILE = pathlib.Path(__file__ + '.tmp')\nFILE.touch()\nFILE.unlink()", "removed"),
 }
 SKIPPED = {"error": "1 / 0", "exits": "import sys\nsys.exit(3)", "lacks": "import shared_lib, no_such_module"}
 
@@ -123,7 +126,6 @@ def check_refused(lab) -> "list[str]":
     template.end()
     # All of the environment was read: only our marks may differ.
     lab.library("reads_all", "import os\nCOPY = dict(os.environ)\nfrom os import getcwd\nFOLDER = getcwd()\n")
-    lab.library("reads_file", "import pathlib\nHAS = pathlib.Path('.env').is_file()\ntry: open('x.toml')\nexcept OSError: pass\n")
     script = lab.write("scripts/all.py", "import reads_all\n")
     template = lab.template(entries=[["script", script]], cwd=lab.cwd)
     ready = template.report()["ready"]
@@ -136,21 +138,62 @@ def check_refused(lab) -> "list[str]":
     if "working directory" not in (ask_for(lab, template, [script], env=lab.env, cwd="/") or ""):
         found.append("another working directory")
     template.end()
-    script = lab.write("scripts/file.py", "import reads_file\n")
-    template = lab.template(entries=[["script", script]])
+    found += check_disk(lab)
+    template = lab.template()
     template.report()
-    for name in (".env", "x.toml"):
-        lab.write(f"with{name}/{name}", "")
-        if name not in (ask_for(lab, template, [script], cwd=os.path.join(lab.folder, "with" + name)) or ""):
-            found.append(f"a file {name} of the working directory")
-    refused = ask_for(lab, template, [script])
-    found += [f"no file: {refused}"] if refused else []
     # The manager's end ends it.
     template.manager.close()
     deadline = time.monotonic() + 30
     while os.waitpid(template.pid, os.WNOHANG) == (0, 0):
         assert time.monotonic() < deadline, "it stays without its manager"
         time.sleep(0.01)
+    return found
+
+
+LOOKS = """
+import glob, os, pathlib, shutil
+HAS = [pathlib.Path(".env").is_file(), os.path.exists("cfg.json"), os.path.isdir("plugins"), os.access("key", os.R_OK)]
+HAS += [os.path.islink("link"), glob.glob("parts/*"), list(os.walk("more")), shutil.which("./tool")]
+try: open("x.toml")
+except OSError: pass
+try: os.close(os.open("y.toml", os.O_RDONLY))
+except OSError: pass
+SAFE = shutil.rmtree.avoids_symlink_attacks
+PLACES = [os.path.exists(f"{FOLDER}/none"), open(f"{FOLDER}/settings").read(), os.listdir(f"{FOLDER}/list"), os.path.isdir(FOLDER)]
+"""
+
+
+def check_disk(lab) -> "list[str]":
+    """What an import looks for on disk must be the same for each server, and at each start."""
+    found, folder = [], os.path.join(lab.folder, "looks")
+    lab.write("looks/settings", "old"), lab.write("looks/list/one", "")
+    lab.library("looks_for", f"FOLDER = {folder!r}{LOOKS}")
+    script = lab.write("scripts/looks.py", "import looks_for\nassert looks_for.SAFE\n")
+    template = lab.template(entries=[["script", script]])
+    template.report()
+    for name in (".env", "cfg.json", "plugins", "key", "link", "parts", "more", "tool", "x.toml", "y.toml"):
+        lab.write(f"with{name}/{name}", "")
+        if name not in (ask_for(lab, template, [script], cwd=os.path.join(lab.folder, "with" + name)) or ""):
+            found.append(f"a file {name} of the working directory")
+    lab.write("looks/other", "")  # Nobody has looked at what else is there.
+    refused = ask_for(lab, template, [script])
+    found += [f"no file: {refused}"] if refused else []
+    template.end()
+    for name in ("none", "settings", "list/two"):
+        template = lab.template(entries=[["script", script]])
+        template.report()
+        lab.write("looks/" + name, "new and longer")
+        refused = ask_for(lab, template, [script])
+        if "changed" not in (refused or "") or template.manager.recv(10) != b"":
+            found.append(f"{name} has changed: {refused!r}")
+        template.end()
+    lab.library("lists_all", "import os\nNAMES = os.listdir()\n")
+    script = lab.write("scripts/lists.py", "import lists_all\n")
+    template = lab.template(entries=[["script", script]])
+    template.report()
+    if "working directory" not in (ask_for(lab, template, [script]) or ""):
+        found.append("a list of the working directory")
+    template.end()
     return found
 
 

@@ -1,7 +1,7 @@
 """Finds and imports the modules that the Python servers of one environment share.
 
-First part of the program of a template: request.py and template.py follow it in the same file. A server's own package is only read,
-never run: it is run after the fork, with the server's own environment, arguments and working directory.
+First part of the program of a template: disk.py, request.py and template.py follow it in the same file. A server's own package is
+only read, never run: it is run after the fork, with the server's own environment, arguments and working directory.
 """
 
 import sys
@@ -15,9 +15,7 @@ import builtins
 import gc
 import importlib
 import importlib.machinery
-import io
 import os
-import pathlib
 import random
 import signal
 
@@ -32,7 +30,6 @@ HARMLESS = {"git": ("*", "<cwd>"), "rich": ("<cwd>",)}
 PREFIXES = {"fastmcp": "FASTMCP_*", "fastmcp.settings": "FASTMCP_*"}
 # What the first call of nearly every server on these packages imports, inside of a function.
 LATER = {"anyio": "anyio._backends._asyncio", "httpx": "httpcore"}
-PATH_METHODS = ("stat", "exists", "is_file", "is_dir")
 FILES_MAX = 2000  # The most sources of its own that are read for one server.
 
 
@@ -190,7 +187,7 @@ class Watch:
     def __init__(self, avoid: "list[str]"):
         self.avoid = avoid
         self.names: "dict[str, set[str]]" = {}  # Variables that were read, each with the modules that did.
-        self.files: "set[str]" = set()  # Relative paths that were looked for, or opened.
+        self.disk = Disk(self)
         self.shared: "set[str]" = set()  # Modules that have made an identifier by chance, the same in all servers.
         self.writes: "dict[str, str | None]" = {}  # Variables that imports set, or deleted.
         self.problems: "list[tuple[str, list[str]]]" = []  # In words, and the modules to leave out.
@@ -243,7 +240,11 @@ class Watch:
                 delattr(sys.modules[parent], child)
             if isinstance(getattr(old, "__loader__", None), importlib.machinery.ExtensionFileLoader):
                 # Many of them can be loaded only once in a process.
-                self._blame("failed after it had loaded a compiled module", [name])
+                self.blame("failed after it had loaded a compiled module", [name])
+
+    def loading(self) -> "str | None":
+        """The module whose code runs now, if any does and is watched."""
+        return self._loading[-1] if self._undo and self._loading else None
 
     def note(self, name: str) -> None:
         module = self._loading[-1] if self._loading else "sys"
@@ -258,9 +259,9 @@ class Watch:
         if sys._getframe(2).f_globals["__name__"] == "uuid":
             self.shared.add(self._loading[-1])
         else:
-            self._blame("made a random value")
+            self.blame("made a random value")
 
-    def _blame(self, what: str, modules: "list[str] | None" = None) -> None:
+    def blame(self, what: str, modules: "list[str] | None" = None) -> None:
         modules = [name for name in (self._loading if modules is None else modules) if not is_stdlib(name)]
         if modules:
             self.problems.append((f"the import of {modules[-1]} {what}", modules))
@@ -283,7 +284,7 @@ class Watch:
         left = self._leftovers()
         for what, now in left.items():
             if now != self._left[what]:
-                self._blame(what, modules)
+                self.blame(what, modules)
         self._left = left
 
     def _load(self, load, spec):
@@ -291,7 +292,7 @@ class Watch:
         self._loading.append(spec.name)
         try:
             if is_module_at(spec.name, self.avoid):
-                self._blame("is to be left out")
+                self.blame("is to be left out")
             return load(spec)
         finally:
             self._check()
@@ -304,7 +305,7 @@ class Watch:
 
     def _start(self) -> None:
         load = importer._load_unlocked
-        self._replace(importer, "_load_unlocked", lambda spec: self._load(load, spec))
+        self.replace(importer, "_load_unlocked", lambda spec: self._load(load, spec))
         sys.meta_path.append(self)
         for environ in (os.environ, os.environb):
             self._undo.append((environ, "__class__", type(environ)))
@@ -316,15 +317,14 @@ class Watch:
                 self.seeded.append(generator)
             return seed(generator, a, *args, **kwargs)
 
-        self._replace(random.Random, "seed", noted_seed)
+        self.replace(random.Random, "seed", noted_seed)
         for name in ("getcwd", "getcwdb"):
             self._note_calls(os, name, lambda: self.note("<cwd>"))
-        self._note_calls(os, "getpid", lambda: self._blame("asked for the process id"))
+        self._note_calls(os, "getpid", lambda: self.blame("asked for the process id"))
         for module, name in ((os, "urandom"), (random, "_urandom")):
             self._note_calls(module, name, self._note_random)
-        for holder, name in ((builtins, "open"), (io, "open"), *((pathlib.Path, name) for name in PATH_METHODS)):
-            self._note_files(holder, name)
-        self._replace(sys, "argv", watched_arguments(self))
+        self.disk.start()
+        self.replace(sys, "argv", watched_arguments(self))
 
     def _note_calls(self, module, name: str, note) -> None:
         function = getattr(module, name)
@@ -334,26 +334,16 @@ class Watch:
                 note()
             return function(*args)
 
-        self._replace(module, name, noted)
+        self.replace(module, name, noted)
 
-    def _note_files(self, holder, name: str) -> None:
-        function = vars(holder).get(name)
-        if function is None:
-            return
-
-        def noted(path, *args, **kwargs):
-            if self._undo and self._loading and isinstance(path, (str, pathlib.PurePath)) and not os.path.isabs(path):
-                self.files.add(str(path))
-            return function(path, *args, **kwargs)
-
-        self._replace(holder, name, noted)
-
-    def _replace(self, holder, name: str, value) -> None:
-        self._undo.append((holder, name, getattr(holder, name), value))
+    def replace(self, holder, name: str, value) -> None:
+        """Until the end of the imports."""
+        self._undo.append((holder, name, vars(holder)[name], value))
         setattr(holder, name, value)
 
     def _stop(self) -> None:
         sys.meta_path.remove(self)
+        self.disk.stop()
         undo, self._undo = self._undo, []
         kept = {id(new[0]): old for _, _, old, *new in undo if new}
         for holder, name, old, *_ in undo:
@@ -408,7 +398,7 @@ def watched_arguments(watch: Watch) -> list:
 
         def method(self, *args):
             if watch._undo and not watch._is_own_doing():
-                watch._blame("read the arguments of the program")
+                watch.blame("read the arguments of the program")
             return original(self, *args)
 
         return method

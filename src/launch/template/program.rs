@@ -1,5 +1,12 @@
 //! The program of templates.
 
 /// In Python, run with `-c`.
-pub(super) const CODE: &str =
-    concat!(include_str!("imports.py"), "\n", include_str!("request.py"), "\n", include_str!("template.py"));
+pub(super) const CODE: &str = concat!(
+    include_str!("imports.py"),
+    "\n",
+    include_str!("disk.py"),
+    "\n",
+    include_str!("request.py"),
+    "\n",
+    include_str!("template.py")
+);

@@ -1,4 +1,4 @@
-"""The request to start a server, and the system calls for it. Second part of the program, after imports.py."""
+"""The request to start a server, and the system calls for it. Third part of the program, after disk.py."""
 
 import ctypes
 import fcntl

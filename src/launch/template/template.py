@@ -1,6 +1,6 @@
 """A template: a process that has imported what the Python servers of one environment share, and is forked for each.
 
-Last part of the program, after imports.py and request.py. Descriptors, packets and the processes that take part are
+Last part of the program, after request.py. Descriptors, packets and the processes that take part are
 described in docs/templates.md. A request is served by two forks: the first, a child of the zygote, becomes the guard;
 the second, its child, becomes the server. The template keeps nothing of a request: buffers are overwritten.
 """
@@ -53,14 +53,10 @@ class Template:
         self.state = self.files_now()
 
     def files_now(self) -> list:
-        def state(path: str):
-            try:
-                found = os.stat(path)
-            except OSError:
-                return None
-            return found.st_mtime_ns, found.st_size, found.st_ino
+        return list(map(state_of, self.files))
 
-        return list(map(state, self.files))
+    def is_current(self) -> bool:
+        return self.state == self.files_now() and not self.watch.disk.has_changed()
 
     def check(self, start: "Start", files: "list[int]") -> None:
         """Raises [Refusal] if the server would not be what an ordinary start makes of the request."""
@@ -79,7 +75,7 @@ class Template:
             raise Refusal("its Python is to warn of its locale at each start")
         if "<cwd>" in self.watch.names and start.folder != self.folder:
             raise Refusal("an import has read the working directory, which is another for this server")
-        for file in sorted(self.watch.files):
+        for file in sorted(self.watch.disk.relative):
             places = {os.path.join(folder, file) for folder in (start.folder, self.folder)}
             if len(places) > 1 and any(map(os.path.lexists, places)):
                 raise Refusal(f"an import has looked for the file {file}, which is another for this server")
@@ -306,9 +302,9 @@ class Requests:
     def _answer(self, number: bytes, files: "list[int]") -> "Server | None":
         pid, start, is_current = -1, None, True
         try:
-            is_current = self.template.state == self.template.files_now()
+            is_current = self.template.is_current()
             if not is_current:
-                raise Refusal("files of Python or of its packages have changed since the template was made")
+                raise Refusal("files of Python, of its packages or that an import looked for have changed since")
             if len(os.listdir("/proc/self/task")) > 1:
                 raise Refusal("the template has more than one thread")
             if len({*open_files()} - {0, 1, 2, ZYGOTE, MANAGER, *files}) > 1:  # One is that of the list.
