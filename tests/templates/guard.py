@@ -15,6 +15,9 @@ os.write(3, json.dumps({
     "said": said.decode(), "pid": server, "guard": os.getpid(), "settings": settings, "variable": os.environ["TOOLCRIB_GUARD"],
     "is_parent": int(parent[0].split()[1]) == os.getpid() and children == [str(server)], "is_leader": os.getsid(0) == os.getpid(),
 }).encode())
+if os.environ["TOOLCRIB_GUARD"] == "obey":
+    os.write(5, b"obey")
+    said = os.read(5, 4096)
 if said == b"ok" and os.environ["TOOLCRIB_GUARD"] != "silent":
     os.write(5, b"go")
 os.close(5)

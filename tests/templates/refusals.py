@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
 import time
+
+from zygote import CODE
 
 BROKEN = {  # A library, and words of the report about it.
     "thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "thread"),
@@ -21,6 +24,9 @@ BROKEN = {  # A library, and words of the report about it.
     "cache": ("import pathlib\nFILE = pathlib.Path(__file__ + '.tmp')\nFILE.touch()\nFILE.unlink()", "removed"),
 }
 SKIPPED = {"error": "1 / 0", "exits": "import sys\nsys.exit(3)", "lacks": "import shared_lib, no_such_module"}
+
+
+SYS_RESOURCE, SYS_CHROOT = 24, 18
 
 
 def ask_for(lab, template, args: list, env=None, cwd=None, **kwargs) -> "str | None":
@@ -117,6 +123,14 @@ def check_refused(lab) -> "list[str]":
     started = template.start([lab.python, "-m", "probe_server"], env, "/no/such/folder", "python")
     if started.refused or started.told["said"] != "errno 2" or started.await_end()[0] != 127:
         found.append(f"no folder: {started.told}")
+    # As root with a limit of memory, its guard has it give up a capability first.
+    started = template.start([lab.python, "-m", "probe_server", "wait"], env, lab.cwd, "python", guard="obey")
+    assert os.read(started.stdout, 6) == b"ready\n", started.told
+    held = [line.split()[1] for line in open(f"/proc/{started.told['pid']}/status") if line[:6] in ("CapPrm", "CapEff", "CapBnd")]
+    if any(int(word, 16) & 1 << SYS_RESOURCE for word in held):
+        found.append(f"it has kept its capability: {held}")
+    os.close(started.stdin)
+    found += [f"after it obeyed: {end}"] if (end := started.await_end()[0]) else []
     found += check_nothing_kept(lab, template)
     # What has changed on disk ends it.
     lab.library("shared_lib_2", "")
@@ -229,6 +243,18 @@ def holds(pid: int, text: bytes) -> bool:
     return False
 
 
+def check_capability(lab) -> "list[str]":
+    """A capability that is given up is not regained. By one that root has everywhere."""
+    program = f"{CODE}\ngive_up({SYS_CHROOT})\nos.execv('/bin/cat', ['cat', '/proc/self/status'])"
+    program = f"exec(compile({program!r}, 'program', 'exec'), {{'__name__': 'program'}})"
+    result = subprocess.run([lab.python, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    held = [line.split()[1] for line in result.stdout.splitlines() if line[:6] in ("CapPrm", "CapEff", "CapBnd")]
+    if os.geteuid() != 0 and not result.stderr:
+        return []
+    is_kept = len(held) != 3 or any(int(word, 16) & 1 << SYS_CHROOT for word in held)
+    return [f"a capability: {held} {result.stderr}"] if is_kept else []
+
+
 def check_refusals(lab) -> "list[str]":
-    return check_broken(lab) + check_refused(lab)
+    return check_broken(lab) + check_refused(lab) + check_capability(lab)
 

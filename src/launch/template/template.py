@@ -134,11 +134,16 @@ class Server:
             prctl(PR_SET_NAME, os.fsencode(name)[:15] + b"\0")
             os.write(guard, b"ok")
             told = os.read(guard, 64)
+            if told == b"obey":
+                give_up(CAP_SYS_RESOURCE)
+                os.write(guard, b"ok")
+                told = os.read(guard, 64)
         except OSError as error:
             os.write(guard, b"errno %d" % (error.errno or 0))
             os._exit(NOT_STARTED)
         except BaseException as error:
-            os.write(guard, f"why {type(error).__name__}: {error}".encode()[:200])
+            what = str(error) if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+            os.write(guard, f"why {what}".encode()[:200])
             os._exit(NOT_STARTED)
         if told != b"go":
             os._exit(NOT_STARTED)
