@@ -255,6 +255,27 @@ def check_capability(lab) -> "list[str]":
     return [f"a capability: {held} {result.stderr}"] if is_kept else []
 
 
+def check_lost_zygote(lab) -> "list[str]":
+    """A fork that loses its zygote before it is a guard does not execute the program of its new parent."""
+    read, write = os.pipe()
+    zygote = os.fork()
+    if zygote == 0:
+        template = lab.template()
+        template.report()
+        started = template.start([lab.python, "-m", "probe_server"], lab.server_env, lab.cwd, "python", release=None)
+        os.write(write, b"%d %d" % (started.fork, started.go))
+        signal.pause()
+    fork, go = map(int, os.read(read, 100).split())
+    go = os.open(f"/proc/{zygote}/fd/{go}", os.O_WRONLY)
+    os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+    os.write(go, b"1")
+    for file in (read, write, go):
+        os.close(file)
+    _, status = os.waitpid(fork, 0)  # Ours now: this process is a subreaper.
+    return [f"a fork without its zygote: {status}"] if status else []
+
+
 def check_refusals(lab) -> "list[str]":
-    return check_broken(lab) + check_refused(lab) + check_capability(lab)
+    return check_broken(lab) + check_refused(lab) + check_capability(lab) + check_lost_zygote(lab)
 

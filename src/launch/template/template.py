@@ -19,6 +19,7 @@ class Template:
     """What this process knows about itself once it has imported."""
 
     def __init__(self, plan: dict, command: "list[bytes]", watch: Watch):
+        self.zygote = os.getppid()
         self.entries = plan["entries"]
         self.command = command[:-3]  # PYTHON and its flags: `-c`, the program and the plan follow.
         with open("/proc/self/environ", "rb") as file:
@@ -347,11 +348,12 @@ def become_guard(template: Template, start: Start, files: "list[int]") -> Server
     try:
         os.close(ZYGOTE)
         os.close(MANAGER)
-        if os.read(release, 1) == b"":
+        # Without its zygote it has another parent.
+        if os.read(release, 1) == b"" or os.getppid() != template.zygote:
             return os._exit(0)
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        zygote, guard = os.getppid(), os.getpid()
+        guard = os.getpid()
         header = json.loads(start.header)["fork"]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours, theirs = ours.detach(), theirs.detach()
@@ -363,7 +365,7 @@ def become_guard(template: Template, start: Start, files: "list[int]") -> Server
             for number in range(1, signal.NSIG):
                 if signal._signal.getsignal(number) == signal._signal.SIG_IGN:
                     signal.signal(number, signal.SIG_DFL)
-            os.execve(f"/proc/{zygote}/exe", [*header["guard_args"], str(child)], header["guard_env"])
+            os.execve(f"/proc/{template.zygote}/exe", [*header["guard_args"], str(child)], header["guard_env"])
     except OSError as error:
         if child == -1:
             refuse(control, error.errno, "cannot fork from the template: " + str(error.strerror))
