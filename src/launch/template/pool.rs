@@ -17,6 +17,8 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// And if some are: perhaps nobody ever calls them.
 const IDLE_EXPECTING: Duration = Duration::from_secs(10 * 60);
+/// However much it is used, it ends then: the next one has a new seed of hashes, and new times.
+const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 /// Templates that may end by themselves, or hang.
 const MAX_ENDS: u32 = 3;
 /// Forks of one server that may be refused.
@@ -279,10 +281,15 @@ impl<T> Slot<T> {
         matches!(&self.stage, Stage::Ready { template: ready, .. } if Arc::ptr_eq(ready, template))
     }
 
-    /// How long it is kept from `now` on if nobody uses it. `None`: it ends.
+    /// How long it is kept from `now` on if nobody uses it, or until it is too old. `None`: it ends.
     pub(super) fn kept(&self, now: Instant) -> Option<Duration> {
         let limit = if self.expected.is_empty() { IDLE } else { IDLE_EXPECTING };
-        let left = limit.saturating_sub(now.saturating_duration_since(self.used));
+        let age = match &self.stage {
+            Stage::Ready { since, .. } => now.saturating_duration_since(*since),
+            _ => Duration::ZERO,
+        };
+        let unused = now.saturating_duration_since(self.used);
+        let left = limit.saturating_sub(unused).min(MAX_AGE.saturating_sub(age));
         if self.waiting > 0 { Some(IDLE) } else { Some(left).filter(|left| !left.is_zero()) }
     }
 }

@@ -147,6 +147,17 @@ fn an_idle_template_is_not_kept() {
 }
 
 #[test]
+fn an_old_template_is_not_kept_though_it_is_used() {
+    let now = Instant::now();
+    let mut slot = slot(&["a"], None, now);
+    slot.stage = Stage::Ready { since: now, template: Arc::new(()), modules: 1 };
+    for (age, kept) in [(MAX_AGE.saturating_sub(2 * SECOND), Some(2 * SECOND)), (MAX_AGE, None)] {
+        slot.forked("a", now + age);
+        assert_eq!(slot.kept(now + age), kept);
+    }
+}
+
+#[test]
 fn a_template_is_replaced_for_servers_that_it_is_not_for() {
     let now = Instant::now();
     let mut slot = slot(&["a"], Some(1200), now);

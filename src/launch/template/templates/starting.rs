@@ -164,7 +164,7 @@ impl Starting {
                 kept
             };
             let Some(kept) = kept else {
-                tracing::debug!(template = %self.key, "ends: nobody uses it");
+                tracing::debug!(template = %self.key, "ends: nobody uses it, or it is old");
                 return;
             };
             tokio::select! {
