@@ -1,4 +1,4 @@
-//! Tests of servers that block their guard or the zygote, by a helper without a mark.
+//! Tests of servers that block their guard or the zygote, by a helper without a mark; and of an interpreter that hangs.
 
 use rustix::process::{Signal, kill_process_group};
 
@@ -199,4 +199,45 @@ async fn a_forked_server_that_blocks_its_guard_ends() {
             until_gone(&kin).await;
         }
     }
+}
+
+/// Holds back each process that opens a file, as a disk does that does not answer: until a line is written to it.
+const HOLD: &str = "import fcntl, os, signal, sys\n\
+    signal.signal(signal.SIGIO, signal.SIG_IGN)\n\
+    file = os.open(sys.argv[1], os.O_RDONLY)\n\
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+    print('held', flush=True)\n\
+    sys.stdin.readline()";
+
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_template_that_hangs_in_its_exec_holds_up_no_other_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("python");
+    std::fs::copy(std::fs::canonicalize(PYTHON).unwrap(), &program).unwrap();
+    let [kin, other] = ways();
+    let held =
+        ProcessSpec::new(PYTHON, vec!["-c".into(), HOLD.into(), program.to_str().unwrap().into()], "/");
+    let (holder, mut pipes) = other.spawn(&held, LONG).await.unwrap();
+    assert_eq!(line(&mut pipes.reader).await, "held", "{:?}", holder.stderr().lines());
+    let spec = ProcessSpec::new(&program, vec!["-c".into(), include_str!("template.py").into()], "/");
+    let starting = kin.start_template(&spec);
+    let meanwhile = async {
+        // The zygote, and the process that hangs.
+        templates::until(|| marked_by(&kin).len() == 2).await;
+        let (process, mut echo) = spawn("cat", &kin).await;
+        templates::echoes(&mut echo).await;
+        assert_eq!(process.stop(LONG).await.outcome, StopOutcome::Exited);
+    };
+    tokio::pin!(starting);
+    tokio::select! {
+        _ = &mut starting => panic!("the template was there before the other server"),
+        () = meanwhile => {}
+    }
+    pipes.writer.write(b"go on\n").await.unwrap();
+    let template = starting.await.unwrap();
+    let (process, mut echo) = templates::fork(templates::ECHO, &template, &kin).await;
+    templates::echoes(&mut echo).await;
+    drop(holder);
+    templates::until_gone_with([process], &kin).await;
 }

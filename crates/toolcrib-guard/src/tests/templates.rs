@@ -43,7 +43,7 @@ pub(super) async fn fork(code: &str, template: &Template, kin: &Supervisor) -> (
     }
 }
 
-async fn echoes(pipes: &mut Pipes) {
+pub(super) async fn echoes(pipes: &mut Pipes) {
     pipes.writer.write(b"there\n").await.unwrap();
     assert_eq!(line(&mut pipes.reader).await, "there");
 }
@@ -56,7 +56,7 @@ fn is_there(pid: u32) -> bool {
     Stat::of(pid).is_some_and(|stat| !stat.is_zombie())
 }
 
-async fn until(condition: impl Fn() -> bool) {
+pub(super) async fn until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline);
@@ -251,7 +251,7 @@ async fn a_stopped_template_is_seen() {
     until_gone_with([first, second], &kin).await;
 }
 
-async fn until_gone_with<const COUNT: usize>(processes: [Process; COUNT], kin: &Supervisor) {
+pub(super) async fn until_gone_with<const COUNT: usize>(processes: [Process; COUNT], kin: &Supervisor) {
     drop(processes);
     until_gone(kin).await;
 }

@@ -8,6 +8,9 @@
 //! A template ends with its socket to the manager, with the zygote, and when it does not keep to the protocol. Its
 //! servers go on.
 //!
+//! The zygote does not wait while the program of a template is executed: that may take as long as the disk of an
+//! interpreter does not answer.
+//!
 //! # Protocol
 //! A template is started with a pipe as standard input, a pipe to the manager as standard output and error, a stream
 //! socket to the zygote as descriptor 3, and a packet socket to the manager, for its reports, as 4. It leads a session. It
@@ -29,31 +32,35 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     ffi::{c_int, c_void},
-    io,
+    fs::File,
+    io::{self, Read},
     os::fd::{AsFd, FromRawFd, OwnedFd, RawFd},
 };
 
 use nix::sys::signal::SigSet;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::{Errno, dup2, fcntl_dupfd_cloexec},
+    io::{DupFlags, Errno, dup2, dup3, fcntl_dupfd_cloexec, ioctl_fionbio},
     process::{
-        Pid, Signal, WaitId, WaitIdOptions, WaitOptions, chdir, getpid, getppid, getsid, kill_process,
-        set_parent_process_death_signal, setsid, waitid, waitpid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, chdir, getpid, getppid, getsid, kill_process,
+        pidfd_open, set_parent_process_death_signal, setsid, waitid,
     },
     stdio::{dup2_stderr, dup2_stdin, dup2_stdout},
 };
 
 use super::{
-    main::{EXEC_FAILED, report_start},
+    main::EXEC_FAILED,
     stack::Stack,
     start::Start,
     wire::{self, ForkOrder, Graces, Notice, Packet},
     zygote::{KnownGuard, Owner},
 };
+use crate::linux::inherited;
 
 /// The number of the template's socket to the zygote, and of that to the manager.
 const NUMBERS: [RawFd; 2] = [3, 4];
+/// Of the pipe on which it tells why its program could not be executed. It closes when that was.
+const FAILURE: RawFd = 5;
 /// Bytes of the answer to a request for a fork: the number of the request, and the id of the fork.
 const ANSWER: usize = 16;
 
@@ -69,6 +76,8 @@ struct Template {
     pid: Pid,
     /// `None` from when it is killed until it was reaped.
     sockets: Option<Sockets>,
+    /// Until its program was executed, or could not be.
+    launching: Option<Launching>,
     /// Requests that it has not answered, by their numbers.
     pending: HashMap<u64, PendingFork>,
     next: u64,
@@ -123,10 +132,9 @@ impl Templates {
             Ok((launch(&start, [&stdin, &output, &theirs, &reports])?, ours))
         });
         match started {
-            Ok((pid, template)) => {
-                report_start(&manager, getpid(), pid, pid);
-                let sockets = Some(Sockets { manager, template });
-                self.running.push(Template { pid, sockets, pending: HashMap::new(), next: 0 });
+            Ok(((pid, launching), template)) => {
+                let (sockets, launching) = (Some(Sockets { manager, template }), Some(launching));
+                self.running.push(Template { pid, sockets, launching, pending: HashMap::new(), next: 0 });
             }
             // If the manager is gone, the error cannot be reported.
             Err(error) => drop(wire::send(&manager, &Notice::refused(&error), &[])),
@@ -137,14 +145,17 @@ impl Templates {
     pub(super) fn files(&self) -> impl Iterator<Item = PollFd<'_>> {
         let sockets = self.running.iter().filter_map(|template| template.sockets.as_ref());
         let sockets = sockets.flat_map(|sockets| [&sockets.manager, &sockets.template]);
+        let launching = self.running.iter().filter_map(|template| template.launching.as_ref());
         let released = self.released.iter().flat_map(|fork| [&fork.control, &fork.release]);
         let closed = released.map(|file| PollFd::new(file, PollFlags::empty()));
-        sockets.map(|file| PollFd::new(file, PollFlags::IN)).chain(closed)
+        let launching = launching.map(|launching| PollFd::new(&launching.failure, PollFlags::IN));
+        sockets.map(|file| PollFd::new(file, PollFlags::IN)).chain(launching).chain(closed)
     }
 
     /// Handles what has arrived from the manager and from the templates. New guards are added to `guards`.
     pub(super) fn work(&mut self, owner: &Owner, guards: &mut HashMap<Pid, KnownGuard>) {
         for template in &mut self.running {
+            template.see_launch();
             template.read_order(owner);
             self.released.extend(template.read_answer(guards));
         }
@@ -167,6 +178,7 @@ impl Templates {
     /// Forgets a child that was reaped. Returns whether it was a template.
     pub(super) fn forget(&mut self, child: Pid) -> bool {
         self.released.retain(|fork| fork.pid != child);
+        self.running.iter_mut().filter(|template| template.pid == child).for_each(Template::see_launch);
         let before = self.running.len();
         self.running.retain(|template| template.pid != child);
         self.running.len() < before
@@ -179,6 +191,26 @@ impl Templates {
 }
 
 impl Template {
+    /// Tells the manager once its program was executed, or why it was not.
+    fn see_launch(&mut self) {
+        let (Some(launching), Some(sockets)) = (&mut self.launching, &self.sockets) else { return };
+        let mut errno = [0; 4];
+        let notice = match launching.failure.read(&mut errno) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(0) => Notice::Started { guard: getpid().as_raw_pid(), pid: self.pid.as_raw_pid() },
+            Ok(_) => Notice::refused(&io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+            Err(error) => Notice::refused(&error),
+        };
+        let handle: Vec<_> = launching.handle.iter().map(AsFd::as_fd).collect();
+        let is_started = matches!(notice, Notice::Started { .. });
+        // If the manager is gone, its socket tells that.
+        let _ = wire::send(&sockets.manager, &notice, if is_started { &handle } else { &[] });
+        self.launching = None;
+        if !is_started {
+            self.end();
+        }
+    }
+
     /// Handles the next order of the manager, if there is one.
     fn read_order(&mut self, owner: &Owner) {
         let Some(sockets) = &self.sockets else { return };
@@ -264,6 +296,7 @@ impl Template {
 
     fn end(&mut self) {
         self.sockets = None;
+        self.launching = None;
         self.pending.clear();
         // Not reaped yet, so its id is not recycled.
         let _ = kill_process(self.pid, Signal::KILL);
@@ -276,32 +309,37 @@ pub(super) fn is_closed(socket: &OwnedFd) -> bool {
     poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
+/// A template whose program is being executed.
+struct Launching {
+    /// See [`FAILURE`].
+    failure: File,
+    /// Its pidfd, where the kernel has them.
+    handle: Option<OwnedFd>,
+}
+
 /// Starts a template with its standard input, its output, and its sockets to the zygote and to the manager.
-fn launch(start: &Start, files: [&OwnedFd; 4]) -> io::Result<Pid> {
+fn launch(start: &Start, files: [&OwnedFd; 4]) -> io::Result<(Pid, Launching)> {
     // Above the numbers that they get: none of them overwrites another one.
-    let [stdin, output, zygote, manager] = files.map(|file| fcntl_dupfd_cloexec(file, NUMBERS[1] + 1));
+    let [stdin, output, zygote, manager] = files.map(|file| fcntl_dupfd_cloexec(file, FAILURE + 1));
+    let (failure, told) = io::pipe()?;
+    let failure = OwnedFd::from(failure);
+    ioctl_fionbio(&failure, true)?;
     let stack = Stack::new()?;
     let mut child = Child {
         start,
         stdin: stdin?,
         output: output?,
         sockets: [zygote?, manager?],
+        told: fcntl_dupfd_cloexec(told, FAILURE + 1)?,
         zygote: getpid(),
-        failure: None,
     };
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     #[expect(unsafe_code, reason = "no safe way to do something between fork and exec")]
-    // SAFETY: as for the server of a guard: this process has one thread, which the kernel suspends until the child has
-    // executed a program or has ended. The child has its own stack, and does not allocate or free memory.
-    let pid = unsafe { libc::clone(become_template, stack.top(), flags, (&raw mut child).cast()) };
+    // SAFETY: the child has a copy of the memory of this process, which has one thread, and its own stack in it.
+    let pid = unsafe { libc::clone(become_template, stack.top(), libc::SIGCHLD, (&raw mut child).cast()) };
     let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)?;
-    match child.failure {
-        None => Ok(pid),
-        Some(error) => {
-            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
-            Err(error)
-        }
-    }
+    // Not reaped yet, so its id is not recycled.
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+    Ok((pid, Launching { failure: failure.into(), handle }))
 }
 
 /// The process that becomes the template.
@@ -310,8 +348,8 @@ struct Child<'a> {
     stdin: OwnedFd,
     output: OwnedFd,
     sockets: [OwnedFd; 2],
+    told: OwnedFd,
     zygote: Pid,
-    failure: Option<io::Error>,
 }
 
 impl Child<'_> {
@@ -328,22 +366,38 @@ impl Child<'_> {
         dup2_stdout(&self.output)?;
         dup2_stderr(&self.output)?;
         for (socket, number) in self.sockets.iter().zip(NUMBERS) {
-            #[expect(unsafe_code, reason = "a descriptor that is to have this number")]
-            // SAFETY: this process has its own copy of the descriptor table, in which no value is used that owned the
-            // number.
-            let mut target = unsafe { OwnedFd::from_raw_fd(number) };
+            let mut target = target(number);
             dup2(socket, &mut target)?;
             std::mem::forget(target);
         }
+        // While it hangs it would hide the end of the zygote and of others from the manager.
+        inherited::close_inherited(FAILURE + 1);
         chdir(&*self.start.folder)?;
         Err(self.start.exec().into())
+    }
+}
+
+/// A descriptor that is to have this number.
+fn target(number: RawFd) -> OwnedFd {
+    #[expect(unsafe_code, reason = "a descriptor by its number")]
+    // SAFETY: the child of `launch` has its own copy of the descriptor table, in which no value is used that owned the
+    // number. What is made here is forgotten.
+    unsafe {
+        OwnedFd::from_raw_fd(number)
     }
 }
 
 extern "C" fn become_template(child: *mut c_void) -> c_int {
     #[expect(unsafe_code, reason = "a function of C is given but an address")]
     // SAFETY: the address is that of a `Child`, see `launch`.
-    let child = unsafe { &mut *child.cast::<Child<'_>>() };
-    child.failure = child.become_template().err();
+    let child = unsafe { &*child.cast::<Child<'_>>() };
+    let mut failure = target(FAILURE);
+    if dup3(&child.told, &mut failure, DupFlags::CLOEXEC).is_ok()
+        && let Err(error) = child.become_template()
+    {
+        let errno = error.raw_os_error().unwrap_or_default();
+        let _ = rustix::io::write(&failure, &errno.to_ne_bytes());
+    }
+    std::mem::forget(failure);
     EXEC_FAILED
 }
