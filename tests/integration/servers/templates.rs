@@ -25,8 +25,12 @@ use crate::{
 const SHARED: &str = "import time\ntime.sleep(1.5)\n";
 const SERVER: &str = r#"
 import json, sys
-NAME, ODD = sys.argv[1], "zipapp" in sys.modules
+NAME, ODD, IS_FORKED = sys.argv[1], "zipapp" in sys.modules, "slow_shared" in sys.modules
 import slow_shared
+if IS_FORKED and NAME == "crash":
+    sys.exit("it wants no fork")
+if IS_FORKED and NAME == "hang":
+    slow_shared.time.sleep(600)
 if NAME != "odd":
     import zipapp
 TOOLS = ["echo", "odd"] if NAME == "odd" and ODD else ["echo"]
@@ -91,6 +95,12 @@ fn ready<'a>(events: &'a [Value], name: &str) -> &'a Value {
 
 fn is_forked(events: &[Value], name: &str) -> bool {
     ready(events, name)["forked"] == true
+}
+
+/// The warnings of servers, each with its name.
+fn warned(events: &[Value]) -> Vec<String> {
+    let warnings = events.iter().filter(|event| event["event"] == "server_warning");
+    warnings.map(|event| format!("{} {}", event["server"], event["text"])).collect()
 }
 
 /// Starts the servers until one is forked: on a busy machine a template may be late. Its event.
@@ -192,10 +202,6 @@ fn a_fork_that_differs_is_told_and_can_be_tried_again() {
     furnish(bench.0.path());
     let first = check(&bench);
     assert_eq!(ready(&first, "odd")["tools"], 1);
-    let warned = |events: &[Value]| {
-        let warnings = events.iter().filter(|event| event["event"] == "server_warning");
-        warnings.map(|event| format!("{} {}", event["server"], event["text"])).collect::<Vec<_>>()
-    };
     let mut tries = (0..10).map(|_| check(&bench));
     let events = tries.find(|events| !warned(events).is_empty()).expect("a fork that differs");
     let told = warned(&events);
@@ -219,6 +225,51 @@ fn a_fork_that_differs_is_told_and_can_be_tried_again() {
     let anew = check(&bench);
     let why = ready(&anew, "odd")["not_forked"].as_str().unwrap();
     assert!(why.contains("first start"), "{why}");
+}
+
+#[toolcrib_testing::requires(python3_venv)]
+#[test]
+fn a_fork_that_crashes_or_hangs_is_followed_by_a_start() {
+    let limit = "startup_timeout = \"6s\"\n";
+    let bench = Bench::new(&(config(&["crash", "hang"]) + limit));
+    furnish(bench.0.path());
+    let mut told = Vec::new();
+    for _ in 0..10 {
+        let events = check(&bench);
+        for name in ["crash", "hang"] {
+            let row = ready(&events, name);
+            assert!(row["tools"] == 1 && row["forked"] == false, "{row}");
+        }
+        told.extend(warned(&events));
+        if told.len() == 2 {
+            break;
+        }
+    }
+    told.sort();
+    let [crash, hang] = &told[..] else { panic!("{told:?}") };
+    assert!(
+        crash.starts_with("\"crash\"") && crash.contains("is not forked from a template any more"),
+        "{crash}"
+    );
+    assert!(
+        hang.starts_with("\"hang\"") && hang.contains("is not forked from a template any more"),
+        "{hang}"
+    );
+    // Each is turned off, and no other server is.
+    let later = check(&bench);
+    for name in ["crash", "hang"] {
+        let why = ready(&later, name)["not_forked"].as_str().unwrap();
+        assert!(why.contains("a fork was not the same"), "{why}");
+    }
+    assert_eq!(warned(&later), [""; 0]);
+    until_forked(&bench);
+    let found = out(&bench.run(&["--json", "doctor"]));
+    let found: Value = serde_json::from_str(&found).unwrap();
+    for name in ["crash", "hang"] {
+        let mut rows = found["findings"].as_array().unwrap().iter();
+        let off = rows.find(|row| row["mark"] == "warn" && row["subject"] == name).unwrap();
+        assert!(off["text"].as_str().unwrap().contains("is not forked from a template since 2"), "{off}");
+    }
 }
 
 #[toolcrib_testing::requires(python3_venv)]
