@@ -79,4 +79,5 @@ install_venv() {                            # FOLDER REQUIREMENTS
 install_npm
 install_venv venv requirements.txt
 install_venv venv-sqlite requirements-sqlite.txt
+install_venv venv-numpy requirements-numpy.txt
 say "ready"

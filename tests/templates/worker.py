@@ -1,8 +1,7 @@
-"""A server that answers from a loop of asyncio, by threads, TLS, processes, and numpy where there is one."""
+"""A server that answers from a loop of asyncio, by threads, TLS and processes."""
 
 import asyncio
 import concurrent.futures
-import importlib.util
 import multiprocessing
 import os
 import ssl
@@ -11,9 +10,6 @@ import sys
 import threading
 
 import tool_server
-
-if importlib.util.find_spec("numpy"):
-    import numpy
 
 
 def square(number):
@@ -38,10 +34,9 @@ def many(kind):
 def work():
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         squares = list(pool.map(square, range(5)))
-    arrays = [int(numpy.arange(5).sum()), numpy.random.random()] if "numpy" in sys.modules else None
     return {
         "forked": tool_server.was_forked(), "thread": threading.current_thread().name, "threads": squares, "tls": tls(),
-        "processes": [many(kind) for kind in ("spawn", "forkserver", "fork")], "numpy": arrays, "pid": os.getpid(),
+        "processes": [many(kind) for kind in ("spawn", "forkserver", "fork")], "pid": os.getpid(),
         "child": subprocess.run(["echo", "child"], capture_output=True, text=True, check=True).stdout,
     }  # fmt: skip
 

@@ -52,6 +52,11 @@ const REQUIREMENTS: &[Requirement] = &[
         is_met: || false,
     },
     Requirement {
+        name: "numpy",
+        needs: "numpy, which tests/servers/install.sh installs",
+        is_met: probe::numpy,
+    },
+    Requirement {
         name: "pid_namespace",
         needs: "unshare(1) with PID namespaces",
         is_met: || probe::succeeds("unshare", &["--user", "--map-root-user", "--pid", "--fork", "true"]),

@@ -125,6 +125,10 @@ pub(crate) fn public_servers() -> bool {
     ["node_modules", "venv", "venv-sqlite"].iter().all(|part| folder.join(part).is_dir())
 }
 
+pub(crate) fn numpy() -> bool {
+    tests("servers").join("venv-numpy").is_dir()
+}
+
 /// A folder of `tests`.
 fn tests(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(name)

@@ -23,9 +23,24 @@ pub(crate) struct PythonLab {
 impl PythonLab {
     /// With these modules of tests/templates for all its servers, and `tool_server`.
     pub(crate) fn new(modules: &[&str]) -> Self {
+        Self::on(Path::new("/usr/bin/python3"), modules)
+    }
+
+    /// And with numpy.
+    pub(crate) fn with_numpy() -> Self {
+        let numpy = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/venv-numpy");
+        let python = numpy.join("bin/python");
+        let made = Self::on(&python, &[]);
+        let code = "import sysconfig; print(sysconfig.get_path('platlib'))";
+        let packages = run(Command::new(python).args(["-c", code]));
+        std::fs::write(made.site().join("numpy.pth"), packages).unwrap();
+        made
+    }
+
+    fn on(python: &Path, modules: &[&str]) -> Self {
         let made = Self { lab: Lab::new() };
         let venv = ["-m", "venv", "--without-pip", "--system-site-packages"];
-        run(Command::new("/usr/bin/python3").args(venv).arg(made.lab.file("env")));
+        run(Command::new(python).args(venv).arg(made.lab.file("env")));
         let site = made.site();
         for module in modules.iter().chain(&["tool_server"]) {
             let file = format!("{module}.py");

@@ -151,20 +151,13 @@ fn words_in_memory(pid: u64, words: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// What many servers use: loops, threads, TLS, processes, numpy.
+/// What many servers use: loops, threads, TLS, processes.
 #[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_has_loops_threads_tls_and_processes() {
     let lab = PythonLab::new(&[]);
-    let servers = ["one", "two", "three"].map(|name| {
-        let mut server = lab.server(name, "worker.py", &[]);
-        if let Endpoint::Stdio(child) = &mut server.endpoint {
-            // With threads of its own at the import, numpy is left out of a template.
-            child.set_env("OPENBLAS_NUM_THREADS", "1");
-        }
-        server
-    });
+    let servers = ["one", "two", "three"].map(|name| lab.server(name, "worker.py", &[]));
     let manager = lab.manager(servers).await;
     let ordinary = ask(&manager.lend(toolcrib::manager::Borrower::Task), "work").await;
     let (loan, told) = forked(&manager, "work").await;
@@ -175,12 +168,32 @@ async fn a_fork_has_loops_threads_tls_and_processes() {
             (&squares, &json!(true), &json!("child\n"))
         );
         assert_eq!(said["processes"], json!([squares, squares, squares]));
-        assert_eq!(said["numpy"].is_null(), ordinary["numpy"].is_null());
         assert_ne!(said["pid"], ordinary["pid"]);
     }
-    if told[0]["numpy"].is_null() {
-        eprintln!("there is no numpy for /usr/bin/python3");
-    } else {
-        assert_ne!(told[0]["numpy"][1], told[1]["numpy"][1], "the same numbers of numpy");
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(numpy))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_imports_numpy_and_forks_draw_numbers_anew() {
+    let lab = PythonLab::with_numpy();
+    let servers = ["one", "two", "three"].map(|name| {
+        let mut server = lab.server(name, "arrays.py", &[]);
+        if let Endpoint::Stdio(child) = &mut server.endpoint {
+            // With threads of its own at the import, numpy is left out of a template.
+            child.set_env("OPENBLAS_NUM_THREADS", "1");
+        }
+        server
+    });
+    let manager = lab.manager(servers).await;
+    let ordinary = ask(&manager.lend(toolcrib::manager::Borrower::Task), "draw").await;
+    let (loan, mut told) = forked(&manager, "draw").await;
+    told.extend(ask(&loan, "draw").await);
+    let mut seen = BTreeSet::new();
+    for said in &told {
+        assert_eq!((&said["was_imported"], &said["product"]), (&json!(true), &ordinary[0]["product"]));
+        for number in said["chance"].as_array().unwrap() {
+            assert!(seen.insert(number.to_string()), "the same number in two servers: {told:?}");
+        }
     }
 }
