@@ -27,6 +27,9 @@ pub(crate) enum Forked {
     /// The same start; processes of multiprocessing, by `spawn` and by `forkserver`.
     #[value(name = "forked-processes")]
     Processes,
+    /// The same start; deaf, with a loop of asyncio, a process of it, TLS, and threads that do not end.
+    #[value(name = "forked-threads")]
+    Threads,
     /// The same start; a deaf copy of itself, by its command line in /proc.
     #[value(name = "forked-copy")]
     Copy,
@@ -82,6 +85,7 @@ impl Forked {
         Self::SetsidHelper,
         Self::Daemon,
         Self::Processes,
+        Self::Threads,
         Self::Copy,
         Self::Session,
         Self::TemplateKilled,
@@ -98,6 +102,7 @@ impl Forked {
             Self::SetsidHelper => "forked-setsid-helper",
             Self::Daemon => "forked-daemon",
             Self::Processes => "forked-processes",
+            Self::Threads => "forked-threads",
             Self::Copy => "forked-copy",
             Self::Session => "forked-session",
             Self::TemplateKilled => "template-killed",
@@ -115,6 +120,7 @@ impl Forked {
             Self::SetsidHelper => "setsid_helper",
             Self::Daemon => "daemon",
             Self::Processes => "processes",
+            Self::Threads => "threads",
             Self::Copy => "copy",
             Self::Session => "session",
             _ => "deaf",

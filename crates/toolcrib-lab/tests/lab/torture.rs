@@ -69,7 +69,7 @@ fn no_fork_of_a_template_survives_any_ending() {
         (0, &0.into(), &0.into()),
         "{score} {errors}"
     );
-    assert_eq!((score["runs"].as_u64(), score["cells"].as_array().unwrap().len()), (Some(36), 36));
+    assert_eq!((score["runs"].as_u64(), score["cells"].as_array().unwrap().len()), (Some(39), 39));
 }
 
 #[test]

@@ -3,12 +3,15 @@
 Standard library only. A server answers calls once all that it starts runs. Nothing of it lasts longer than LIFETIME.
 """
 
+import asyncio
 import json
 import multiprocessing
 import os
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
 
 LIFETIME = 600
@@ -74,6 +77,26 @@ def processes():
         ours, theirs = context.Pipe()
         context.Process(target=sleep_deaf, args=(theirs,)).start()
         assert ours.poll(60) and ours.recv() == "ready"
+
+
+def threads():
+    """A loop of asyncio in a thread of its own. It waits for threads that outlive it, after a process and the begin of a TLS session."""
+    deaf()
+    begun = threading.Event()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        await asyncio.create_subprocess_exec("sleep", str(LIFETIME), stdin=subprocess.DEVNULL)
+        context = await loop.run_in_executor(None, ssl.create_default_context)
+        session = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+        try:
+            session.do_handshake()
+        except ssl.SSLWantReadError:
+            begun.set()
+        await asyncio.gather(*(loop.run_in_executor(None, time.sleep, LIFETIME) for _ in range(4)))
+
+    threading.Thread(target=asyncio.run, args=(run(),)).start()
+    assert begun.wait(60)
 
 
 def copy():
