@@ -3,9 +3,12 @@
 //!
 //! `cargo build --workspace && cargo run -p toolcrib-lab --example faults [FAULT..]`. Each fault of
 //! `toolcrib-fakes chaos` meets a manager in a process of its own, so that peaks of memory do not add up; beside it a
-//! healthy server is called all the time.
+//! healthy server is called all the time. The last cases are faults of a template of Python servers; they need `python3`.
 
 #![expect(clippy::print_stdout, reason = "an example talks")]
+
+#[path = "faults/templates.rs"]
+mod templates;
 
 use std::{
     path::{Path, PathBuf},
@@ -65,8 +68,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let [flag, case] = &arguments[..]
         && flag == "--one"
     {
-        let case = CASES.iter().find(|(name, ..)| name == case).ok_or("no such case")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        if templates::CASES.contains(&&**case) {
+            println!("{}", runtime.block_on(templates::meet(case))?);
+            return Ok(());
+        }
+        let case = CASES.iter().find(|(name, ..)| name == case).ok_or("no such case")?;
         println!("{}", runtime.block_on(meet(case))?);
         return Ok(());
     }
@@ -76,7 +83,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     row("fault", "outcome", "phase", "time", "memory", "again", "message");
     let wanted =
         |name: &str| arguments.is_empty() || arguments.iter().any(|part| name.contains(part.as_str()));
-    for (name, ..) in CASES.iter().filter(|(name, ..)| wanted(name)) {
+    let names = CASES.iter().map(|(name, ..)| *name).chain(templates::CASES.iter().copied());
+    for name in names.filter(|name| wanted(name)) {
         let output = std::process::Command::new(std::env::current_exe()?).args(["--one", name]).output()?;
         if !output.status.success() {
             return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr)).into());
