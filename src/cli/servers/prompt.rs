@@ -35,11 +35,11 @@ impl Prompt {
         };
         let arguments = arguments(&self.arguments)?;
         if self.servers.server.is_none()
-            && let Some((server, own)) = name.split_once('.')
-            && context.load()?.servers.contains_key(server)
+            && let Some((server, own)) =
+                name.split_once('.').map(|(server, own)| (server.to_owned(), own.to_owned()))
+            && context.load()?.servers.contains_key(&*server)
         {
-            self.servers.server = Some(server.to_owned());
-            name = own.to_owned();
+            (self.servers.server, name) = (Some(server), own);
         }
         let (server, shown) = (self.servers.server.clone(), name.clone());
         let params = json!({"name": name, "arguments": arguments});

@@ -164,7 +164,7 @@ fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {
 /// What is served, and the line for the settings of a client.
 fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, tools: &OfferedTools) {
     let root = url.strip_suffix("/mcp").unwrap_or(url);
-    let OfferedTools { known: all, offered, .. } = *tools;
+    let OfferedTools { known: all, offered, unmatched, .. } = tools;
     let of_all = if offered < all { format!("{offered} of ") } else { String::new() };
     let known = settings.public_url.as_ref().map(|public| format!("{public}/mcp"));
     let mut entry = json!({"type": "http", "url": known.as_deref().unwrap_or(url)});
@@ -178,13 +178,13 @@ fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, tools: &OfferedTools) {
         let issuers = settings.oauth.as_ref().map(|oauth| oauth.issuers.clone()).unwrap_or_default();
         Ui::json(json!({
             "event": "serving", "url": url, "page": format!("{root}/"), "sse": settings.sse, "tools": all,
-            "offered": offered, "tokens": tokens, "issuers": issuers, "client": client,
+            "offered": offered, "unmatched": unmatched, "tokens": tokens, "issuers": issuers, "client": client,
         }));
         return;
     }
     ui.status("Serving", format!("{url}, until Ctrl-C"));
     let mut rows = vec![
-        ("/mcp", format!("all servers, tools named SERVER__TOOL ({of_all}{})", counted(all, "tool"))),
+        ("/mcp", format!("all servers, tools named SERVER__TOOL ({of_all}{})", counted(*all, "tool"))),
         ("/mcp/SERVER", "one server, its own names, everything passed through".to_owned()),
     ];
     if settings.sse {

@@ -64,6 +64,25 @@ fn during_the_start_clients_wait_and_probes_do_not() {
 }
 
 #[test]
+fn the_tools_that_clients_are_offered_are_counted() {
+    let crib = Crib::new(FIXTURE);
+    let mut command = crib.command(&["serve", "--json", "--http", "0", "--tools", "fix.e*", "echo"]);
+    let mut child = Running::from(command.stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut events = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let serving = events.find(|event| event["event"] == "serving").unwrap();
+    assert!(serving["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{serving}");
+    let (all, offered) = (serving["tools"].as_u64().unwrap(), serving["offered"].as_u64().unwrap());
+    assert!(0 < offered && offered < all, "{serving}");
+    signal("INT", child.id());
+    assert_eq!(serving["unmatched"], json!(["echo"]));
+    let told = crib.command(&["serve", "--stdio", "--tools", "echo"]).stdin(Stdio::null()).output().unwrap();
+    assert!(err(&told).contains("`echo` matches no tool: patterns are of SERVER.TOOL"), "{}", err(&told));
+    let help = crib.run(&["serve", "--http", "nowhere"]);
+    assert!(code(&help) == 2 && err(&help).contains("such as 127.0.0.1:7171"), "{}", err(&help));
+}
+
+#[test]
 fn a_client_on_stdin_is_served_until_it_leaves() {
     let crib = Crib::new(FIXTURE);
     let mut command = crib.command(&["serve", "--stdio", "--server", "fix", "--tools", "fix.e*"]);
