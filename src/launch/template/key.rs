@@ -128,6 +128,14 @@ impl Key {
         self.environment.clone()
     }
 
+    /// Whether this and `entry` are those of a server as it is configured, with a variable of a task.
+    pub(super) fn varies_by_task(&self, entry: &Entry) -> bool {
+        let Self { interpreter, flags, environment } = self;
+        let (Entry::Module(entry) | Entry::Script(entry)) = entry;
+        let mut words = flags.iter().chain(environment.values()).chain([entry]);
+        interpreter.as_os_str().as_encoded_bytes().contains(&0) || words.any(|word| word.contains('\0'))
+    }
+
     /// A name that is the same for equal keys.
     pub(super) fn hash(&self) -> String {
         let mut hash = Sha256::new();

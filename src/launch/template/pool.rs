@@ -53,7 +53,8 @@ pub(super) struct Slot<T> {
     pub(super) stage: Stage<T>,
     /// Servers that are configured and not started yet, by their identity.
     expected: BTreeMap<String, usize>,
-    pub(super) entries: BTreeSet<Entry>,
+    /// Modules and scripts of its servers, with the last time that one was expected or begun.
+    pub(super) entries: BTreeMap<Entry, Instant>,
     /// Those of them that the template is for, which is there or being started.
     pub(super) covered: BTreeSet<Entry>,
     pub(super) memory: Memory,
@@ -146,7 +147,7 @@ impl<T> Slot<T> {
         Self {
             stage: Stage::None,
             expected: BTreeMap::new(),
-            entries: BTreeSet::new(),
+            entries: BTreeMap::new(),
             covered: BTreeSet::new(),
             memory,
             refusals: BTreeMap::new(),
@@ -158,27 +159,40 @@ impl<T> Slot<T> {
     }
 
     /// One more server will be started.
-    pub(super) fn expect(&mut self, identity: &str, entry: &Entry) {
+    pub(super) fn expect(&mut self, identity: &str, entry: &Entry, now: Instant) {
         *self.expected.entry(identity.to_owned()).or_default() += 1;
-        self.enter(entry);
+        self.enter(entry, now);
     }
 
     /// A server starts, whichever way.
-    pub(super) fn begins(&mut self, identity: &str, entry: &Entry, now: Instant) {
+    pub(super) fn begins(&mut self, identity: &str, now: Instant) {
         if let Some(count) = self.expected.get_mut(identity) {
             *count -= 1;
             if *count == 0 {
                 self.expected.remove(identity);
             }
         }
-        self.enter(entry);
         self.used = now;
     }
 
-    fn enter(&mut self, entry: &Entry) {
-        if self.entries.len() < MAX_ENTRIES {
-            self.entries.insert(entry.clone());
+    /// A server that may be forked begins at `entry`. Where there are too many others, those that nobody begins with any more leave.
+    pub(super) fn enter(&mut self, entry: &Entry, now: Instant) {
+        if self.entries.len() >= MAX_ENTRIES && !self.entries.contains_key(entry) {
+            self.entries.retain(|_, used| now.saturating_duration_since(*used) < IDLE_EXPECTING);
         }
+        if self.entries.len() < MAX_ENTRIES || self.entries.contains_key(entry) {
+            self.entries.insert(entry.clone(), now);
+        }
+    }
+
+    /// Whether there is nothing that a new one would not have.
+    pub(super) fn is_blank(&self) -> bool {
+        let Self { stage, expected, refusals, ends, forks, .. } = self;
+        matches!(stage, Stage::None)
+            && expected.is_empty()
+            && refusals.is_empty()
+            && *ends == 0
+            && *forks == 0
     }
 
     /// What a start does that has begun.
@@ -193,7 +207,7 @@ impl<T> Slot<T> {
             Stage::Ready { template, .. } if self.covered.contains(wish.entry) => {
                 Decision::Fork(template.clone())
             }
-            Stage::Ready { .. } if !self.entries.contains(wish.entry) => {
+            Stage::Ready { .. } if !self.entries.contains_key(wish.entry) => {
                 Decision::Ordinary { start: false, why: Why::Failed("it is for too many others".to_owned()) }
             }
             // Another one takes its place, for the servers that it was not told of.
@@ -224,7 +238,7 @@ impl<T> Slot<T> {
     pub(super) fn wants_template(&self) -> bool {
         match &self.stage {
             Stage::None => true,
-            Stage::Ready { .. } => !self.entries.is_subset(&self.covered),
+            Stage::Ready { .. } => self.entries.keys().any(|entry| !self.covered.contains(entry)),
             Stage::Starting { .. } | Stage::Failed { .. } => false,
         }
     }

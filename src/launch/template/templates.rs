@@ -81,6 +81,8 @@ pub(crate) struct StartFacts<'a> {
     pub(crate) configured: &'a str,
     /// It is started again and again: it belongs to a task or a client, or has spares.
     pub(crate) repeats: bool,
+    /// It would need another template for each task.
+    pub(crate) is_own: bool,
     /// What its start takes by itself.
     pub(crate) takes: Option<Duration>,
 }
@@ -95,6 +97,13 @@ pub(crate) trait StartTurn: Sync {
 
     /// Waits until it may work again, if it has given up its turn.
     fn take_again(&self) -> BoxFuture<'_, ()>;
+}
+
+impl<'a> StartFacts<'a> {
+    /// Of a start of which nothing else is known.
+    pub(crate) fn of(configured: &'a str) -> Self {
+        Self { configured, repeats: false, is_own: false, takes: None }
+    }
 }
 
 impl Templates {
@@ -125,12 +134,12 @@ impl Templates {
     /// Tells of the servers that will be started, each with its hash of [`StartFacts::configured`]. Looks at files.
     pub(crate) fn expect<'a>(&self, specs: impl IntoIterator<Item = (&'a StdioConfig, &'a str)>) {
         for (spec, configured) in specs {
-            let facts = StartFacts { configured, repeats: false, takes: None };
+            let facts = StartFacts::of(configured);
             if let Ok(planned) = self.examine(spec, facts)
                 && planned.proof.permits()
             {
                 let state = self.state(&planned.key);
-                state.slot().expect(&planned.identity.key, &planned.start.entry);
+                state.slot().expect(&planned.identity.key, &planned.start.entry, Instant::now());
             }
         }
     }
@@ -139,6 +148,17 @@ impl Templates {
     pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
         let has_guards = || matches!(self.0.supervisor.scope(), TeardownScope::Guard { .. });
         spec.template && has_guards() && PythonStart::of(spec).is_ok()
+    }
+
+    /// Whether `spec`, a start of what is `configured` with the values of a task, would need a template that no other task could use.
+    /// Looks at files.
+    pub(crate) fn is_own(&self, spec: &StdioConfig, configured: &StdioConfig) -> bool {
+        let secrets = &self.0.secrets();
+        let place = |spec: &StdioConfig| {
+            let start = PythonStart::of(spec).ok()?;
+            Some((Key::of(spec, &start, secrets).ok()?, start.entry))
+        };
+        spec != configured && place(spec) != place(configured)
     }
 
     /// How `spec`, as it is started after all (directly, with its caches), could be forked. Looks at files. `None`: it cannot be.
@@ -161,12 +181,15 @@ impl Templates {
         let secrets = &self.0.secrets();
         let start = PythonStart::of(spec)?;
         let key = Key::of(spec, &start, secrets)?;
+        if key.varies_by_task(&start.entry) {
+            return Err("what it is forked from would be another template for each task".to_owned());
+        }
         let identity = identities.of(spec, &start, facts.configured, secrets);
         let proof = proofs.of(&identity);
-        let StartFacts { repeats, takes, .. } = facts;
+        let StartFacts { repeats, is_own, takes, .. } = facts;
         let templates = self.clone();
         let (spec, waited) = (spec.clone(), AtomicU64::new(0));
-        Ok(Planned { templates, spec, start, key, identity, proof, repeats, takes, waited })
+        Ok(Planned { templates, spec, start, key, identity, proof, repeats, is_own, takes, waited })
     }
 
     /// The templates of this manager, those that have ended included.
@@ -217,6 +240,8 @@ impl Templates {
         // Read without the lock.
         let memory = self.0.proofs.memory_of(&key.hash());
         let mut cells = self.0.cells();
+        // A state is only handed out with this lock. One that nobody has, and that nothing is known of, is not needed any more.
+        cells.retain(|_, Cell { state, .. }| Arc::strong_count(state) > 1 || !state.slot().is_blank());
         let cell = cells.entry(key.clone()).or_insert_with(|| Cell {
             state: Arc::new(State {
                 slot: Mutex::new(Slot::new(memory, Instant::now())),
@@ -239,7 +264,7 @@ impl Templates {
             if !slot.wants_template() {
                 return;
             }
-            slot.covered.clone_from(&slot.entries);
+            slot.covered = slot.entries.keys().cloned().collect();
             slot.stage = Stage::Starting { since: Instant::now() };
         }
         let starting = Starting {

@@ -112,8 +112,9 @@ pub(super) async fn plan(
     let repeats = config.scope != Scope::Shared || config.spares > 0;
     let (spec, configured) = (spec.clone(), configured.clone());
     let looking = move || {
+        let is_own = templates.is_own(&spec, &configured);
         let configured = command_line(&configured);
-        let facts = StartFacts { configured: &configured, repeats, takes };
+        let facts = StartFacts { configured: &configured, repeats, is_own, takes };
         templates.plan(&spec, facts).map(Arc::new)
     };
     tokio::task::spawn_blocking(looking).await.ok().flatten()

@@ -29,10 +29,10 @@ fn slot(expected: &[&str], ready: Option<u64>, now: Instant) -> Slot<()> {
     let memory = Memory { ready: ready.map(Duration::from_millis), avoid: Vec::new() };
     let mut slot = Slot::new(memory, now);
     for identity in expected {
-        slot.expect(identity, &entry());
+        slot.expect(identity, &entry(), now);
     }
-    slot.enter(&ENTRY);
-    slot.covered.clone_from(&slot.entries);
+    slot.enter(&ENTRY, now);
+    slot.covered = slot.entries.keys().cloned().collect();
     slot
 }
 
@@ -54,7 +54,7 @@ fn a_template_is_started_when_it_pays() {
         (&["a"], wish(true, 90_000, 3), Some(60_000), "wait 10000 and start"),
     ] {
         let mut slot = slot(expected, ready, now);
-        slot.begins("a", &entry(), now);
+        slot.begins("a", now);
         assert_eq!(words(&slot, wish, now), decision, "{expected:?} {wish:?} {ready:?}");
     }
 }
@@ -134,7 +134,7 @@ fn an_idle_template_is_not_kept() {
     let mut slot = slot(&["a"], None, now);
     assert_eq!(slot.kept(now + IDLE), IDLE_EXPECTING.checked_sub(IDLE));
     assert_eq!(slot.kept(now + IDLE_EXPECTING), None);
-    slot.begins("a", &entry(), now);
+    slot.begins("a", now);
     assert_eq!(slot.kept(now), Some(IDLE));
     assert_eq!(slot.kept(now + IDLE), None);
     slot.forked("a", now + IDLE);
@@ -142,7 +142,7 @@ fn an_idle_template_is_not_kept() {
     slot.waiting = 1;
     assert!(slot.kept(now + 9 * IDLE).is_some());
     // Another start of the same is no news.
-    slot.begins("a", &entry(), now);
+    slot.enter(&entry(), now);
     assert_eq!(slot.entries.len(), 1);
 }
 
@@ -165,11 +165,27 @@ fn a_template_is_replaced_for_servers_that_it_is_not_for() {
     assert!(!slot.wants_template());
     let other = Entry::Module("other".to_owned());
     let wish = Wish { identity: "b", entry: &other, ..wish(true, 1200, 1) };
-    slot.begins("b", &other, now);
+    slot.enter(&other, now);
     assert_eq!(words(&slot, wish, now), "ordinary and start: it starts sooner than its template");
     assert!(slot.wants_template());
     // Until then the others are forked.
     assert_eq!(words(&slot, self::wish(true, 1200, 1), now), "fork");
     slot.covered.insert(other.clone());
     assert_eq!(words(&slot, wish, now), "fork");
+}
+
+#[test]
+fn entries_of_nobody_leave_where_there_are_too_many() {
+    let now = Instant::now();
+    let mut slot = slot(&[], None, now);
+    let script = |number: usize| Entry::Script(format!("/x/{number}.py"));
+    for number in 0..MAX_ENTRIES {
+        slot.enter(&script(number), now + SECOND);
+    }
+    assert!(slot.entries.len() == MAX_ENTRIES && !slot.entries.contains_key(&script(MAX_ENTRIES - 1)));
+    // The first one is still in use a while later.
+    let later = now + IDLE_EXPECTING + SECOND;
+    slot.enter(&ENTRY, later);
+    slot.enter(&script(MAX_ENTRIES), later);
+    assert!(slot.entries.keys().eq([&*ENTRY, &script(MAX_ENTRIES)]), "{:?}", slot.entries);
 }

@@ -39,7 +39,7 @@ impl Templates {
         if !PythonStart::is_of_python(spec) {
             return None;
         }
-        let facts = StartFacts { configured, repeats: false, takes: None };
+        let facts = StartFacts::of(configured);
         let planned = match self.examine(spec, facts) {
             Ok(planned) => planned,
             Err(why) => return Some(Forecast::Never(why)),

@@ -34,6 +34,7 @@ pub(crate) struct Planned {
     pub(super) identity: Identity,
     pub(super) proof: Proof,
     pub(super) repeats: bool,
+    pub(super) is_own: bool,
     pub(super) takes: Option<Duration>,
     /// Nanoseconds that the last start has waited for its template.
     pub(super) waited: AtomicU64,
@@ -71,12 +72,16 @@ impl Planned {
     ) -> Result<(Process, Pipes), Why> {
         self.waited.store(0, SeqCst);
         let state = self.templates.state(&self.key);
-        state.slot().begins(&self.identity.key, &self.start.entry, Instant::now());
+        state.slot().begins(&self.identity.key, Instant::now());
         match &self.proof {
             Proof::Unknown => return Err(Why::FirstStart),
             Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
             Proof::Baseline(_) | Proof::Proven(_) => {}
         }
+        if self.is_own {
+            return Err(Why::Alone);
+        }
+        state.slot().enter(&self.start.entry, Instant::now());
         let mut lost = None;
         loop {
             let template = self.template(&state, turn, lost.take()).await?;

@@ -49,7 +49,7 @@ impl House {
     fn planned(&self, templates: &Templates) -> Planned {
         let spec = self.spec();
         let takes = Some(Duration::from_secs(9));
-        let facts = StartFacts { configured: "x", repeats: true, takes };
+        let facts = StartFacts { repeats: true, takes, ..StartFacts::of("x") };
         let planned = templates.plan(&spec, facts).unwrap();
         if *planned.proof() == Proof::Unknown {
             planned.ordinary(fingerprint());
@@ -110,7 +110,7 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
     let house = House::new();
     let templates = house.templates(READY);
     let spec = house.spec();
-    let facts = StartFacts { configured: "x", repeats: true, takes: None };
+    let facts = StartFacts { repeats: true, ..StartFacts::of("x") };
     let first = templates.plan(&spec, facts).unwrap();
     assert_eq!(why(&first, 100).await, Why::FirstStart);
     assert_eq!(only(&templates).state, TemplateState::None);
@@ -243,10 +243,57 @@ async fn what_becomes_secret_later_reaches_no_template() {
     let mut spec = house.spec();
     let inherited = [("REGION", "a-hidden-place"), ("ZONE", "UTC")];
     spec.inherited = Arc::new(inherited.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-    let facts = StartFacts { configured: "x", repeats: true, takes: None };
+    let facts = StartFacts { repeats: true, ..StartFacts::of("x") };
     let names = || templates.plan(&spec, facts).unwrap().key.environment().into_keys().collect::<Vec<_>>();
     assert_eq!(names(), ["REGION", "ZONE"]);
     // As by an edit of the configuration.
     templates.learn(&Secrets::new(["a-hidden-place".to_owned()]));
     assert_eq!(names(), ["ZONE"]);
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
+async fn a_template_of_one_task_alone_is_not_made() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let placed = |home: &str, arg: &str| {
+        let mut spec = house.spec();
+        spec.set_env("HOME", home.to_owned());
+        spec.args.push(arg.to_owned());
+        spec
+    };
+    let configured = placed("/\0task_dir\0", "x");
+    assert!(templates.examine(&configured, StartFacts::of("x")).err().unwrap().contains("for each task"));
+    templates.expect([(&configured, "x")]);
+    let start = |spec: &StdioConfig, is_own| {
+        let facts =
+            StartFacts { repeats: true, is_own, takes: Some(Duration::from_secs(9)), ..StartFacts::of("x") };
+        templates.plan(spec, facts).unwrap()
+    };
+    start(&placed("/t/0", "x"), true).ordinary(fingerprint());
+    for number in 0..9 {
+        let spec = placed(&format!("/t/{number}"), "x");
+        assert!(templates.is_own(&spec, &configured));
+        let planned = start(&spec, true);
+        assert!(planned.proof().permits(), "the server is the same one");
+        assert_eq!(why(&planned, 100).await, Why::Alone);
+        assert!(templates.status().len() <= 1, "nothing is kept of those before: {:?}", templates.status());
+    }
+    // Words that only the server reads are no reason.
+    assert!(!templates.is_own(&placed("/h", "/t/1"), &placed("/h", "/\0task_dir\0")));
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
+async fn only_servers_that_may_be_forked_are_imported_for() {
+    let house = House::new();
+    let templates = house.templates(READY);
+    let facts = StartFacts { repeats: true, ..StartFacts::of("x") };
+    let planned = templates.plan(&house.spec(), facts).unwrap();
+    let state = templates.state(&planned.key);
+    assert_eq!(why(&planned, 100).await, Why::FirstStart);
+    planned.failed("it differs");
+    let off = templates.plan(&house.spec(), facts).unwrap();
+    assert!(matches!(why(&off, 100).await, Why::Off(_)));
+    assert!(state.slot().entries.is_empty());
 }
