@@ -155,7 +155,7 @@ impl ReadyServer {
             not_forked,
             mute: _,
         } = started;
-        let phases = Phases { queue, ..phases };
+        let phases = Phases { queue: queue + phases.queue, ..phases };
         Self {
             pid,
             era: version,

@@ -47,11 +47,11 @@ use crate::oauth::Authorizations;
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
-    config::{Endpoint, Secrets, ServerConfig, TaskValues},
+    config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
     error::Phase,
     json_rpc::RawObject,
     launch::{LaunchReport, Launcher, template::Templates},
-    process::{self, ExitWatch, Process, Supervisor},
+    process::{self, ExitWatch, Pipes, Process, Supervisor},
     tool::ServerName,
 };
 
@@ -269,26 +269,18 @@ async fn attempt(
     let messages = messages.clone();
     match &config.endpoint {
         Endpoint::Stdio(spec) => {
-            let ConnectContext { supervisor, secrets, .. } = connect_context;
-            let spawned = async {
-                match spawning {
-                    Some(spawning) => spawning.spawn(spec, config, connect_context).await,
-                    None => process::spawn(spec, supervisor, config.stop, secrets).await,
-                }
+            let ((process, pipes), deadline) = match spawning {
+                Some(spawning) => spawning.spawn(spec, config, connect_context, deadline).await?,
+                None => (spawn(spec, config, connect_context, deadline).await?, deadline),
             };
-            let (process, pipes) = timeout_at(deadline.into(), spawned)
-                .await
-                .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
-                .map_err(|error| Failure::spawn(error.what, error.help))?;
-            let deadline = templating::limit(deadline, spawning);
             let server = Some(ServerProcess::of(&process));
             on_process(SpawnedProcess {
                 root: process.root(),
                 first_byte: pipes.reader.first_byte(),
                 server,
             });
-            let template = spawning.map(Spawning::waited).unwrap_or_default();
-            clock.spawned(pipes.reader.first_byte(), template);
+            let (template, queue) = spawning.map(Spawning::waited).unwrap_or_default();
+            clock.spawned_after(pipes.reader.first_byte(), template, queue);
             if connect_context.follow_stderr {
                 let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
                 process.stderr().set_listener(move |line| tell(&name, SessionEvent::Wrote { line }));
@@ -304,7 +296,7 @@ async fn attempt(
         Endpoint::Builtin { name, args, base } => {
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
                 .map_err(|why| Failure::spawn(why, None))?;
-            clock.spawned(pipes.reader.first_byte(), Duration::ZERO);
+            clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.secrets);
             let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap, messages);
             match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
@@ -313,7 +305,7 @@ async fn attempt(
             }
         }
         Endpoint::Http(endpoint) => {
-            clock.spawned(Arc::default(), Duration::ZERO);
+            clock.spawned(Arc::default());
             let health = Health::remote(&connect_context.secrets);
             let parts = (health.clone(), truncator, tap);
             let remote =
@@ -332,6 +324,19 @@ async fn attempt(
             }
         }
     }
+}
+
+/// Starts the process of `config` the ordinary way, until `deadline`.
+async fn spawn(
+    spec: &StdioConfig,
+    config: &ServerConfig,
+    ConnectContext { supervisor, secrets, .. }: &ConnectContext,
+    deadline: Instant,
+) -> Result<(Process, Pipes), Failure> {
+    timeout_at(deadline.into(), process::spawn(spec, supervisor, config.stop, secrets))
+        .await
+        .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
+        .map_err(|error| Failure::spawn(error.what, error.help))
 }
 
 type Broken = (Phase, Cause);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::{Endpoint, ServerConfig},
     process::cpu_time,
-    session::FirstStartInfo,
+    session::{FirstStartInfo, Phases},
 };
 
 /// How much longer than the quickest one a start may take that is held up by others, and by nothing else.
@@ -66,7 +66,9 @@ impl Plan {
         if let (Some(key), Some(_)) = (&self.key, started.filter(|started| started.is_forked)) {
             history.forked(key);
         } else if let (Some(key), Some(started)) = (&self.key, started) {
-            let took = started.phases.total().saturating_sub(started.phases.template);
+            // From its own turn, and without a template.
+            let Phases { queue, template, .. } = started.phases;
+            let took = started.phases.total().saturating_sub(queue + template);
             // A look costs as much as a tenth of a quick start. What is over so soon took little; and of one that is
             // known to take little, only a start that took far longer than before could tell anything new.
             let usual = self.expected.map_or(Duration::ZERO, |expected| expected.max(LIGHT) * USUAL);
@@ -93,7 +95,6 @@ mod tests {
     use super::*;
     use crate::{
         config::{Sandbox, StdioConfig},
-        session::Phases,
         tool::ServerName,
     };
 
@@ -106,7 +107,8 @@ mod tests {
             let history = History::open(Some(folder.path()));
             let plan = Plan::new(&config, &history);
             let millis = Duration::from_millis;
-            let phases = Phases { spawn: millis(spawn), template: millis(template), ..Phases::default() };
+            let (queue, spawn, template) = (millis(template * 2), millis(spawn), millis(template));
+            let phases = Phases { queue, template, spawn, ..Phases::default() };
             let started = FirstStartInfo {
                 pid: None,
                 version: String::new(),
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(start(800, 0, false), expected);
         assert_eq!(start(40, 0, true), expected);
         assert_eq!(start(40, 500, true), expected);
-        // The template was late: the wait is no part of what the server takes.
+        // The template was late: the wait is no part of what the server takes, nor is that for a slot.
         assert_eq!(start(700, 500, false), Some(Duration::from_millis(700)));
     }
 

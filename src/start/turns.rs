@@ -322,8 +322,10 @@ mod tests {
         assert_eq!(turns.at_once(), 2);
         let mut again = first.take_again();
         assert!(futures_util::poll!(&mut again).is_pending());
+        assert_eq!((turns.at_once(), first.has_given_up()), (2, true), "in the line it is counted once");
         drop(second);
         again.await;
+        assert!(!first.has_given_up());
         assert_eq!(turns.at_once(), 1);
         let mut third = Box::pin(turns.next(None, true, |_| ()));
         assert!(futures_util::poll!(&mut third).is_pending());

@@ -11,8 +11,8 @@ use super::{proof::Memory, python::Entry};
 
 /// What a fork takes until its server answers.
 const FORK: Duration = Duration::from_millis(100);
-/// The longest that a start waits for a template.
-const MAX_WAIT: Duration = Duration::from_secs(10);
+/// The longest that a start waits for templates.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 /// A template that was not used for so long ends, if no server is expected.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// And if some are: perhaps nobody ever calls them.
@@ -105,6 +105,8 @@ pub(crate) enum Why {
     Alone,
     /// It is quicker by itself.
     NotReady,
+    /// It has waited for a template, which was not ready in time.
+    Late,
     /// The template has refused, or not answered in time.
     Refused(String),
     /// There is no template.
@@ -121,6 +123,7 @@ impl Why {
             Self::Off(_) => "off",
             Self::Alone => "alone",
             Self::NotReady => "not_ready",
+            Self::Late => "late",
             Self::Refused(_) => "refused",
             Self::Failed(_) => "failed",
             Self::Ended => "ended",
@@ -135,6 +138,7 @@ impl fmt::Display for Why {
             Self::Off(reason) => write!(f, "a fork was not the same: {reason}"),
             Self::Alone => f.write_str("no other server would use its template"),
             Self::NotReady => f.write_str("it starts sooner than its template"),
+            Self::Late => f.write_str("its template was not ready in time"),
             Self::Refused(reason) => write!(f, "its template refused: {reason}"),
             Self::Failed(reason) => write!(f, "its template failed: {reason}"),
             Self::Ended => f.write_str("the manager ends"),

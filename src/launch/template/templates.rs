@@ -95,6 +95,9 @@ pub(crate) trait StartTurn: Sync {
     /// It only waits for now: others may work.
     fn give_up(&self);
 
+    /// Whether it has given up its turn, and not taken it again.
+    fn has_given_up(&self) -> bool;
+
     /// Waits until it may work again, if it has given up its turn.
     fn take_again(&self) -> BoxFuture<'_, ()>;
 }

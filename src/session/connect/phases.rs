@@ -12,7 +12,7 @@ use crate::{error::Phase, trace};
 /// The time each phase of a start took, in documents in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
-    /// Waiting for a start slot.
+    /// Waiting for a start slot; also for one that was given up for a template, if that was not ready in time.
     #[serde(with = "crate::task::millis::plain")]
     pub queue: Duration,
     /// Waiting for the template of a Python server to be ready. Zero, and not in documents, if it did not wait for one.
@@ -44,6 +44,8 @@ pub(super) struct PhaseClock {
     began: Instant,
     /// How long it waited for its template.
     template: Duration,
+    /// How long it waited for a slot again.
+    queue: Duration,
     spawned: Instant,
     first_byte: Arc<OnceLock<Instant>>,
     agreed: Instant,
@@ -53,23 +55,35 @@ pub(super) struct PhaseClock {
 impl PhaseClock {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        let template = Duration::ZERO;
-        Self { began: now, template, spawned: now, first_byte: Arc::default(), agreed: now, listed: now }
+        let (template, queue, first_byte) = Default::default();
+        Self { began: now, template, queue, spawned: now, first_byte, agreed: now, listed: now }
     }
 
-    /// There is a process or a connection, after a wait of `template` for a template.
-    pub(super) fn spawned(&mut self, first_byte: Arc<OnceLock<Instant>>, template: Duration) {
+    /// There is a process or a connection.
+    pub(super) fn spawned(&mut self, first_byte: Arc<OnceLock<Instant>>) {
+        self.spawned_after(first_byte, Duration::ZERO, Duration::ZERO);
+    }
+
+    /// There is a process, after a wait of `template` for a template and of `queue` for a slot.
+    pub(super) fn spawned_after(
+        &mut self,
+        first_byte: Arc<OnceLock<Instant>>,
+        template: Duration,
+        queue: Duration,
+    ) {
         self.spawned = Instant::now();
-        self.template = template;
-        if !template.is_zero() {
-            trace::phase("template", template);
+        (self.template, self.queue) = (template, queue);
+        for (phase, took) in [("template", template), ("queue", queue)] {
+            if !took.is_zero() {
+                trace::phase(phase, took);
+            }
         }
         trace::phase("spawn", self.spawn());
         self.first_byte = first_byte;
     }
 
     fn spawn(&self) -> Duration {
-        self.spawned.duration_since(self.began).saturating_sub(self.template)
+        self.spawned.duration_since(self.began).saturating_sub(self.template + self.queue)
     }
 
     pub(super) fn waiting_for(&self) -> Phase {
@@ -90,11 +104,11 @@ impl PhaseClock {
         trace::phase("list", self.listed.duration_since(self.agreed));
     }
 
-    /// Without the wait for a slot, which comes before.
+    /// Without the first wait for a slot, which comes before.
     pub(super) fn phases(&self) -> Phases {
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         Phases {
-            queue: Duration::ZERO,
+            queue: self.queue,
             template: self.template,
             spawn: self.spawn(),
             first_byte: first_byte.saturating_duration_since(self.spawned),

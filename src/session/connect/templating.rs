@@ -13,7 +13,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    Connection, OnProcess, accept_tools::ToolListCheck, failure::Failure, handshake::Era, in_its_era,
+    Connection, OnProcess, accept_tools::ToolListCheck, failure::Failure, handshake::Era, in_its_era, spawn,
 };
 use crate::session::{ConnectContext, SessionEvent};
 use crate::{
@@ -24,13 +24,15 @@ use crate::{
             FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint, Why,
         },
     },
-    process::{self, Pipes, Process, SpawnError},
+    process::{Pipes, Process},
     text::short_hex,
     trace,
 };
 
 /// How long a fork may take until its tools are known. An ordinary start follows, with a limit of its own.
 const LIMIT: Duration = Duration::from_secs(10);
+/// A start waits for templates at most this part of its own limit.
+const PATIENCE: u32 = 2;
 
 /// What a start knows of itself.
 #[derive(Clone, Copy, Default)]
@@ -48,48 +50,88 @@ pub(super) struct Spawning<'a> {
     is_forked: AtomicBool,
     /// Why not.
     why: Mutex<Option<Why>>,
+    waits: Mutex<Waits>,
 }
 
-impl Spawning<'_> {
-    /// Forks the process, or starts it the ordinary way.
+/// What processes of one start have waited for.
+#[derive(Clone, Copy, Default)]
+struct Waits {
+    /// For a slot, after the last one has waited for a template in vain.
+    queue: Duration,
+    /// For templates and slots, all of them together: the clock of a start runs without these.
+    all: Duration,
+}
+
+/// The process of a start, and when it is to be ready.
+type Spawned = ((Process, Pipes), Instant);
+
+impl<'a> Spawning<'a> {
+    fn new(planned: &Arc<Planned>, turn: Option<&'a dyn StartTurn>) -> Self {
+        let (planned, is_forked) = (planned.clone(), AtomicBool::new(false));
+        Self { planned, turn, is_forked, why: Mutex::default(), waits: Mutex::default() }
+    }
+
+    /// Forks the process, or starts it the ordinary way. What that has waited for templates and slots does not count against `deadline`.
     pub(super) async fn spawn(
         &self,
         spec: &StdioConfig,
         config: &ServerConfig,
         connect_context: &ConnectContext,
-    ) -> Result<(Process, Pipes), SpawnError> {
+        deadline: Instant,
+    ) -> Result<Spawned, Failure> {
         self.is_forked.store(false, Relaxed);
-        match self.planned.spawn(config.stop, FORK_LIMIT, self.turn).await {
+        let began = Instant::now();
+        let patience = config.startup_timeout / PATIENCE;
+        match self.planned.spawn(config.stop, (FORK_LIMIT, patience), self.turn).await {
             Ok(forked) => {
                 self.is_forked.store(true, Relaxed);
                 trace::forked();
-                Ok(forked)
+                let deadline = self.waited_for(began, Duration::ZERO, deadline);
+                // It must leave time for an ordinary start.
+                Ok((forked, deadline.min(Instant::now() + LIMIT)))
             }
             Err(why) => {
                 tracing::debug!(server = %config.name, %why, "is not forked");
                 trace::not_forked(why.name());
                 *self.why() = Some(why);
-                if let Some(turn) = self.turn {
-                    turn.take_again().await;
-                }
-                let ConnectContext { supervisor, secrets, .. } = connect_context;
-                process::spawn(spec, supervisor, config.stop, secrets).await
+                let queue = take_again(self.turn).await;
+                let deadline = self.waited_for(began, queue, deadline);
+                Ok((spawn(spec, config, connect_context, deadline).await?, deadline))
             }
         }
+    }
+
+    /// Counts the waits since `began`, `queue` of them for a slot. The deadline with all of them.
+    fn waited_for(&self, began: Instant, queue: Duration, deadline: Instant) -> Instant {
+        let mut waits = self.waits();
+        *waits = Waits { queue, all: waits.all + began.elapsed() };
+        deadline + waits.all
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn why(&self) -> MutexGuard<'_, Option<Why>> {
         self.why.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the last process has waited for its template.
-    pub(super) fn waited(&self) -> Duration {
-        self.planned.waited()
+    /// How long the last process has waited for its template, and for a slot after that.
+    pub(super) fn waited(&self) -> (Duration, Duration) {
+        (self.planned.waited(), self.waits().queue)
     }
 
     fn is_forked(&self) -> bool {
         self.is_forked.load(Relaxed)
     }
+}
+
+/// Waits until a start may work again, if it has given up its turn. How long that took.
+async fn take_again(turn: Option<&dyn StartTurn>) -> Duration {
+    let Some(turn) = turn.filter(|turn| turn.has_given_up()) else { return Duration::ZERO };
+    let began = Instant::now();
+    turn.take_again().await;
+    began.elapsed()
 }
 
 /// How `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
@@ -188,8 +230,7 @@ pub(super) async fn connect(
     planned: Arc<Planned>,
     turn: Option<&dyn StartTurn>,
 ) -> Result<Connection, Failure> {
-    let spawning =
-        Spawning { planned: planned.clone(), turn, is_forked: AtomicBool::new(false), why: Mutex::default() };
+    let spawning = Spawning::new(&planned, turn);
     let deadline = Instant::now() + config.startup_timeout;
     let forked =
         in_its_era(config, connect_context, list_check, known, deadline, on_process, Some(&spawning)).await;
@@ -222,6 +263,7 @@ pub(super) async fn connect(
         Err(failure) if !spawning.is_forked() || failure.is_final() => return Err(failure),
         Err(failure) => Some(failure.in_short().to_owned()),
     };
+    let queue = take_again(turn).await;
     let deadline = Instant::now() + config.startup_timeout;
     let mut connection =
         in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await?;
@@ -232,6 +274,7 @@ pub(super) async fn connect(
         let _ = tokio::task::spawn_blocking(move || planned.failed(&why)).await;
     }
     note(planned, &connection).await;
+    connection.phases.queue += queue;
     connection.not_forked = spawning.why().as_ref().map(ToString::to_string);
     Ok(connection)
 }
@@ -245,14 +288,6 @@ fn warn(config: &ServerConfig, connect_context: &ConnectContext, planned: &Plann
         "starts the ordinary way again, and is not forked from a template any more: a fork of {of} was not the same: {why}"
     );
     on_event(&config.name, SessionEvent::Warning { text });
-}
-
-/// The longest time of a start: a fork must leave time for an ordinary one.
-pub(super) fn limit(deadline: Instant, spawning: Option<&Spawning<'_>>) -> Instant {
-    match spawning {
-        Some(spawning) if spawning.is_forked() => deadline.min(Instant::now() + LIMIT),
-        _ => deadline,
-    }
 }
 
 /// Keeps what an ordinary start has offered.

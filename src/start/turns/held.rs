@@ -41,6 +41,8 @@ enum HeldSlot {
     GivenUp {
         _counted: GivenUp,
     },
+    /// It waits for one again.
+    WantedAgain,
     /// None is needed, or any more.
     None,
 }
@@ -83,7 +85,7 @@ impl HeldTurn {
                 return;
             }
             let is_idle = async {
-                if matches!(&*self.held(), HeldSlot::GivenUp { .. }) {
+                if matches!(&*self.held(), HeldSlot::GivenUp { .. } | HeldSlot::WantedAgain) {
                     std::future::pending::<()>().await;
                 }
                 self.turns.is_idle(seen.clone()).await;
@@ -115,11 +117,18 @@ impl StartTurn for HeldTurn {
         }
     }
 
+    fn has_given_up(&self) -> bool {
+        matches!(&*self.held(), HeldSlot::GivenUp { .. } | HeldSlot::WantedAgain)
+    }
+
     fn take_again(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if matches!(&*self.held(), HeldSlot::GivenUp { .. })
-                && let Some(turn) = self.turns.next(self.expected, true, |_| ()).await
-            {
+            if !self.has_given_up() {
+                return;
+            }
+            // In the line it is counted as one that waits.
+            self.set(HeldSlot::WantedAgain);
+            if let Some(turn) = self.turns.next(self.expected, true, |_| ()).await {
                 self.set(HeldSlot::Taken { _turn: turn });
             }
         })

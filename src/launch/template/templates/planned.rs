@@ -18,7 +18,7 @@ use crate::{
     duration::nanos,
     launch::template::{
         key::Key,
-        pool::{Decision, Why, Wish},
+        pool::{Decision, MAX_WAIT, Why, Wish},
         proof::{Difference, Fingerprint, Identity, Proof},
         python::PythonStart,
     },
@@ -58,16 +58,16 @@ impl Drop for Waiting<'_> {
 
 impl Planned {
     /// Forks the server, which may take `limit` once there is a template and it is this server's turn. A template is started, and waited
-    /// for, where that is quicker than an ordinary start; `turn` is given up if one that another start has begun is waited for. To be
-    /// called before each start, also of servers that are not forked: it tells which ones are still expected. Cancel safe: no process is
-    /// left.
+    /// for, where that is quicker than an ordinary start, for `patience` at most, all waits of this start together; `turn` is given up if
+    /// one that another start has begun is waited for. To be called before each start, also of servers that are not forked: it tells
+    /// which ones are still expected. Cancel safe: no process is left.
     ///
     /// # Errors
     /// Why it is to be started the ordinary way. No process is left.
     pub(crate) async fn spawn(
         &self,
         grace: StopGrace,
-        limit: Duration,
+        (limit, patience): (Duration, Duration),
         turn: Option<&dyn StartTurn>,
     ) -> Result<(Process, Pipes), Why> {
         self.waited.store(0, SeqCst);
@@ -83,10 +83,17 @@ impl Planned {
         }
         state.slot().enter(&self.start.entry, Instant::now());
         let mut lost = None;
+        let until = Instant::now() + MAX_WAIT.min(patience);
         loop {
-            let template = self.template(&state, turn, lost.take()).await?;
+            let template = self.template(&state, turn, until, lost.take()).await?;
             // A template forks one server at a time: in a crowd the last one would wait longer than its limit.
-            let _forking = state.forking.acquire().await.map_err(|_| Why::Ended)?;
+            let _forking = match state.forking.try_acquire() {
+                Ok(forking) => forking,
+                Err(_) => {
+                    let forking = self.wait(until, state.forking.acquire()).await.ok_or(Why::Late)?;
+                    forking.map_err(|_| Why::Ended)?
+                }
+            };
             // It may have ended meanwhile.
             let forks = {
                 let slot = state.slot();
@@ -103,6 +110,7 @@ impl Planned {
                 }
                 Err(why) => why,
             };
+            self.waited.fetch_add(nanos(began.elapsed()), SeqCst);
             let late = (began.elapsed() >= limit).then_some((forks, limit));
             let is_lost = self.not_forked(&state, &template, &why, late);
             state.changed.notify_waiters();
@@ -112,6 +120,14 @@ impl Planned {
             }
             lost = Some(why);
         }
+    }
+
+    /// Waits `until` then at most, and counts that.
+    async fn wait<T>(&self, until: Instant, work: impl Future<Output = T>) -> Option<T> {
+        let began = Instant::now();
+        let done = timeout_at(until.into(), work).await;
+        self.waited.fetch_add(nanos(began.elapsed()), SeqCst);
+        done.ok()
     }
 
     /// Boxed: what calls it is deep.
@@ -162,11 +178,12 @@ impl Planned {
         true
     }
 
-    /// The template to be forked. `lost` is how this start has lost one before.
+    /// The template to be forked, which is waited for `until` then at most. `lost` is how this start has lost one before.
     async fn template(
         &self,
         state: &Arc<State>,
         turn: Option<&dyn StartTurn>,
+        until: Instant,
         lost: Option<Why>,
     ) -> Result<Arc<Template>, Why> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -197,26 +214,27 @@ impl Planned {
                     if start {
                         self.templates.start(&self.key, state);
                     }
-                    return Err(why);
+                    return Err(if why == Why::NotReady && deadline.is_some() { Why::Late } else { why });
                 }
                 Decision::Wait { limit, start } => {
+                    let late = || lost.clone().unwrap_or(Why::Late);
+                    if Instant::now() >= until {
+                        return Err(late());
+                    }
                     if start {
                         self.templates.start(&self.key, state);
                     } else if let Some(turn) = turn.filter(|_| deadline.is_none()) {
                         turn.give_up();
                     }
-                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                    let deadline = *deadline.get_or_insert_with(|| until.min(Instant::now() + limit));
                     let _waiting = Waiting::new(state);
-                    let began = Instant::now();
-                    let waited = timeout_at(deadline.into(), changed).await;
-                    self.waited.fetch_add(nanos(began.elapsed()), SeqCst);
-                    waited.map_err(|_| Why::NotReady)?;
+                    self.wait(deadline, changed).await.ok_or_else(late)?;
                 }
             }
         }
     }
 
-    /// How long the last start has waited for its template, whether it was ready in time or not.
+    /// How long the last start has waited for its template, whether it was ready in time or not, and for a fork that did not come.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.load(SeqCst))
     }

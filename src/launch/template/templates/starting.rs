@@ -87,6 +87,9 @@ impl Starting {
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => {
+                    // Nobody is to wait for the next one.
+                    let avoid = self.state.slot().memory.avoid.clone();
+                    self.remember(Memory { ready: Some(READY), avoid }).await;
                     let what = format!("it was not ready after {} s", READY.as_secs());
                     Failure { what, avoid: Vec::new() }
                 }
@@ -110,10 +113,16 @@ impl Starting {
             slot.stage = Stage::Ready { since: Instant::now(), template: template.clone(), modules };
         }
         self.state.changed.notify_waiters();
+        self.remember(memory).await;
+        self.watch(&template).await;
+    }
+
+    /// For the next one. Writes a file.
+    async fn remember(&self, memory: Memory) {
+        self.state.slot().memory = memory.clone();
         let (proofs, key) = (self.proofs.clone(), self.key.hash());
         let saving = tokio::task::spawn_blocking(move || proofs.remember(&key, memory));
         let _ = saving.await;
-        self.watch(&template).await;
     }
 
     /// A template that can be forked, and how many modules it has.

@@ -92,13 +92,22 @@ impl StartTurn for Crowd {
 
     fn give_up(&self) {}
 
+    fn has_given_up(&self) -> bool {
+        false
+    }
+
     fn take_again(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
 async fn why(planned: &Planned, limit: u64) -> Why {
-    match planned.spawn(StopGrace::default(), Duration::from_millis(limit), Some(&Crowd(10_000))).await {
+    why_after(planned, limit, Duration::from_secs(60)).await
+}
+
+async fn why_after(planned: &Planned, limit: u64, patience: Duration) -> Why {
+    let limits = (Duration::from_millis(limit), patience);
+    match planned.spawn(StopGrace::default(), limits, Some(&Crowd(10_000))).await {
         Ok(_) => panic!("a shell forks nothing"),
         Err(why) => why,
     }
@@ -296,4 +305,30 @@ async fn only_servers_that_may_be_forked_are_imported_for() {
     let off = templates.plan(&house.spec(), facts).unwrap();
     assert!(matches!(why(&off, 100).await, Why::Off(_)));
     assert!(state.slot().entries.is_empty());
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
+async fn all_waits_of_a_start_have_one_limit() {
+    let house = House::new();
+    // It begins and never ends to import.
+    let templates = house.templates("exec sleep 600");
+    let planned = house.planned(&templates);
+    let patience = Duration::from_millis(200);
+    assert_eq!(why_after(&planned, 100, patience).await, Why::Late);
+    assert!(planned.waited() >= patience);
+    assert_eq!(only(&templates).state, TemplateState::Starting);
+    assert_eq!(why_after(&planned, 100, Duration::ZERO).await, Why::Late);
+    // Here the first one does not fork, and the next one would be waited for: there is no time left for that.
+    let mark = house.path("begun");
+    let mark = mark.display();
+    let code = format!(
+        r#"[ -e {mark} ] && exec sleep 600; : > {mark}; printf '{{"ready":{{"modules":7}}}}' >&4; kill -STOP $$"#
+    );
+    let templates = house.templates(&code);
+    let planned = house.planned(&templates);
+    let started = Instant::now();
+    let lost = why_after(&planned, 60_000, patience).await;
+    assert!(matches!(lost, Why::Refused(_)), "{lost:?}");
+    assert!(planned.waited() >= patience && started.elapsed() < Duration::from_secs(30), "it was stopped");
 }
