@@ -74,6 +74,7 @@ use self::{
         tool_list::{Listed, ToolList},
     },
     recovery::{
+        early_end::EarlyEnd,
         health::Health,
         park::DownReason,
         restart::Restarts,
@@ -340,6 +341,9 @@ impl Session {
     }
 
     async fn part(&self, connection: Connection) -> Option<Stopped> {
+        if let Some(early_end) = EarlyEnd::of(self, &connection) {
+            early_end.judge().await;
+        }
         let Connection { link, process, .. } = connection;
         match process {
             Some(process) => {
@@ -357,7 +361,9 @@ impl Session {
     /// Ends the session now, synchronously, with or without a runtime.
     pub(crate) fn kill(&self) {
         let _ending = self.counters.ending();
-        drop(self.shut());
+        if let Some(connection) = self.shut() {
+            drop(EarlyEnd::of(self, &connection));
+        }
     }
 
     fn shut(&self) -> Option<Connection> {

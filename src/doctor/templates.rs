@@ -40,6 +40,12 @@ impl TemplateForecasts {
                 Finding::ok(name, text)
             }
             Forecast::Proven => Finding::ok(name, "may be forked from a template"),
+            Forecast::Varies(how) => {
+                let text = format!(
+                    "is not forked from a template: it does not offer the same at each start, so that a fork cannot be compared: {how}"
+                );
+                Finding::ok(name, text)
+            }
             Forecast::Off { reason, since, file } => {
                 let since = humantime::format_rfc3339_seconds(since);
                 let text =

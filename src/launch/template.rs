@@ -26,7 +26,7 @@ pub(crate) use self::proof::fuzz as fuzz_proof;
 pub use self::templates::{TemplateState, TemplateStatus};
 pub(crate) use self::{
     pool::Why,
-    proof::{Fingerprint, ToolPrint},
+    proof::{Fingerprint, ToolPrint, Verdict},
     templates::{FORK_LIMIT, Forecast, Planned, StartFacts, StartTurn, Templates},
 };
 

@@ -50,7 +50,10 @@ use crate::{
     config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
     error::Phase,
     json_rpc::RawObject,
-    launch::{LaunchReport, Launcher, template::Templates},
+    launch::{
+        LaunchReport, Launcher,
+        template::{Planned, Templates},
+    },
     process::{self, ExitWatch, Pipes, Process, Supervisor},
     tool::ServerName,
 };
@@ -146,6 +149,8 @@ pub(super) struct Connection {
     pub(super) is_forked: bool,
     /// Why not, if it could have been.
     pub(super) not_forked: Option<String>,
+    /// How it could have been.
+    pub(super) planned: Option<Arc<Planned>>,
     /// What runs beside it: the in-memory server if it is one, the look for stalls, and what keeps the tool list up to
     /// date.
     _tasks: Vec<AbortOnDropHandle<()>>,
@@ -461,6 +466,7 @@ impl PhaseClock {
             launch: None,
             is_forked: false,
             not_forked: None,
+            planned: None,
         }
     }
 }

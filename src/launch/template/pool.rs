@@ -101,6 +101,8 @@ pub(crate) enum Why {
     FirstStart,
     /// A fork was not the same.
     Off(String),
+    /// Its starts differ, so that a fork cannot be compared with one.
+    Varies(String),
     /// A template would be used once.
     Alone,
     /// It is quicker by itself.
@@ -121,6 +123,7 @@ impl Why {
         match self {
             Self::FirstStart => "first_start",
             Self::Off(_) => "off",
+            Self::Varies(_) => "varies",
             Self::Alone => "alone",
             Self::NotReady => "not_ready",
             Self::Late => "late",
@@ -136,6 +139,7 @@ impl fmt::Display for Why {
         match self {
             Self::FirstStart => f.write_str("the first start of this version is an ordinary one"),
             Self::Off(reason) => write!(f, "a fork was not the same: {reason}"),
+            Self::Varies(reason) => write!(f, "it does not offer the same at each start: {reason}"),
             Self::Alone => f.write_str("no other server would use its template"),
             Self::NotReady => f.write_str("it starts sooner than its template"),
             Self::Late => f.write_str("its template was not ready in time"),

@@ -1,5 +1,5 @@
 //! What is known of the servers that could be forked: nothing, what an ordinary start offered, that a fork offers the same, or that it
-//! does not. One record for each version of a package and command line, in `template` below the cache folder, without a word that a
+//! does not, or that this cannot be told. One record for each version of a package and command line, in `template` below the cache folder, without a word that a
 //! server said: of that there are hashes.
 
 mod fingerprint;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::fingerprint::{Difference, Fingerprint, ToolPrint};
 pub(super) use self::identity::{Identities, Identity};
 use super::cut_bytes;
-use crate::launch::record::Store;
+use crate::{config::Secrets, launch::record::Store};
 
 /// Version of the form of records.
 const SCHEMA: u32 = 1;
@@ -27,6 +27,8 @@ const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const MAX_REASON: usize = 500;
 /// Modules that a template is started without.
 const MAX_AVOID: usize = 100;
+/// A server whose starts differed is looked at again after so long.
+const VARIES: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is known of one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,13 +41,56 @@ pub(crate) enum Proof {
     Baseline(Fingerprint),
     /// A fork has offered the same.
     Proven(Fingerprint),
+    /// A fork has offered something else. The next start is an ordinary one, and decides whether that was because of the fork.
+    Doubtful {
+        /// What an ordinary start has offered.
+        before: Fingerprint,
+        /// What the fork has offered.
+        forked: Fingerprint,
+        /// Another fork had offered the same as an ordinary start.
+        proven: bool,
+        /// How they differ, without secrets.
+        reason: String,
+    },
+    /// Its ordinary starts differ, so that a fork cannot be compared with one.
+    Varies {
+        /// How they differ, without secrets.
+        reason: String,
+        /// In seconds since 1970.
+        when: u64,
+    },
+    /// As `Proven`. It ends in its first seconds, forked or not.
+    Fragile(Fingerprint),
     /// It is not forked.
     Off {
         /// Why, without secrets.
         reason: String,
         /// In seconds since 1970.
         when: u64,
+        /// Of a fork that has ended in its first seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended: Option<Ended>,
     },
+}
+
+/// The early end of a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// In words.
+    how: String,
+    /// What it had offered.
+    before: Fingerprint,
+}
+
+/// What an ordinary start, or the early end of a server, says of its forks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing that matters.
+    Nothing,
+    /// A fork was not the same: it is not forked any more.
+    Off(String),
+    /// Its starts differ: it is not forked for a while.
+    Varies(String),
 }
 
 /// What is remembered of a template.
@@ -82,41 +127,95 @@ pub(super) struct Proofs {
 impl Proof {
     /// Whether a fork may be tried.
     pub(super) fn permits(&self) -> bool {
-        matches!(self, Self::Baseline(_) | Self::Proven(_))
+        matches!(self, Self::Baseline(_) | Self::Proven(_) | Self::Fragile(_))
     }
 
     pub(super) fn off(reason: &str) -> Self {
-        let when = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Self::Off { reason: cut_bytes(reason, MAX_REASON).to_owned(), when }
+        Self::Off { reason: short(reason), when: now(), ended: None }
     }
 
-    /// What it becomes by an ordinary start that offered `seen`.
-    pub(super) fn after_ordinary(&self, seen: Fingerprint) -> Option<Self> {
+    /// What it becomes by an ordinary start that offered `seen`, and what that says.
+    pub(super) fn after_ordinary(&self, seen: Fingerprint) -> (Option<Self>, Verdict) {
+        let differs = |before: &Fingerprint| before.difference(&seen).is_some();
         match self {
-            Self::Unknown => Some(Self::Baseline(seen)),
+            Self::Unknown => (Some(Self::Baseline(seen)), Verdict::Nothing),
             // What it offers has changed since, without a fork.
-            Self::Baseline(before) | Self::Proven(before) if before.difference(&seen).is_some() => {
-                Some(Self::Baseline(seen))
+            Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before) if differs(before) => {
+                (Some(Self::Baseline(seen)), Verdict::Nothing)
             }
-            Self::Baseline(_) | Self::Proven(_) | Self::Off { .. } => None,
+            Self::Doubtful { before, reason, .. } if !differs(before) => {
+                (Some(Self::off(reason)), Verdict::Off(reason.clone()))
+            }
+            // As a fork did, after others that had not.
+            Self::Doubtful { forked, proven: true, .. } if !differs(forked) => {
+                (Some(Self::Baseline(seen)), Verdict::Nothing)
+            }
+            Self::Doubtful { reason, .. } => {
+                let varies = Self::Varies { reason: reason.clone(), when: now() };
+                (Some(varies), Verdict::Varies(reason.clone()))
+            }
+            Self::Varies { when, .. } if now().saturating_sub(*when) >= VARIES.as_secs() => {
+                (Some(Self::Baseline(seen)), Verdict::Nothing)
+            }
+            Self::Baseline(_)
+            | Self::Proven(_)
+            | Self::Fragile(_)
+            | Self::Varies { .. }
+            | Self::Off { .. } => (None, Verdict::Nothing),
+        }
+    }
+
+    /// What it becomes by the end of a server in its first seconds: `how`, and that with more as the `reason`. And what that says.
+    pub(super) fn after_early_end(&self, forked: bool, how: &str, reason: &str) -> (Option<Self>, Verdict) {
+        match self {
+            Self::Baseline(before) | Self::Proven(before) if forked => {
+                let (reason, before) = (short(reason), before.clone());
+                let ended = Some(Ended { how: short(how), before });
+                (Some(Self::Off { reason: reason.clone(), when: now(), ended }), Verdict::Off(reason))
+            }
+            // Not because of the fork, as it seems.
+            Self::Off { ended: Some(ended), .. } if !forked && short(how) == ended.how => {
+                (Some(Self::Fragile(ended.before.clone())), Verdict::Nothing)
+            }
+            _ => (None, Verdict::Nothing),
         }
     }
 
     /// What it becomes by a fork that offered `seen`, and how that differs.
     pub(super) fn after_fork(&self, seen: &Fingerprint) -> (Option<Self>, Option<Difference>) {
-        match self {
-            Self::Baseline(before) => match before.difference(seen) {
-                None => (Some(Self::Proven(before.clone())), None),
-                Some(difference) => (Some(Self::off(difference.as_str())), Some(difference)),
-            },
-            // Forks offered the same before: perhaps any start would offer something else by now. The next one tells.
-            Self::Proven(before) => match before.difference(seen) {
-                None => (None, None),
-                Some(difference) => (Some(Self::Unknown), Some(difference)),
-            },
-            Self::Unknown | Self::Off { .. } => (None, None),
+        let (Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before)) = self else {
+            return (None, None);
+        };
+        let proven = !matches!(self, Self::Baseline(_));
+        match before.difference(seen) {
+            None if proven => (None, None),
+            None => (Some(Self::Proven(before.clone())), None),
+            // Perhaps any start would offer something else by now.
+            Some(difference) => {
+                let (before, forked, reason) = (before.clone(), seen.clone(), short(difference.as_str()));
+                (Some(Self::Doubtful { before, forked, proven, reason }), Some(difference))
+            }
         }
     }
+
+    /// Without the secrets in its reason.
+    pub(super) fn without(mut self, secrets: &Secrets) -> Self {
+        if let Self::Doubtful { reason, .. } | Self::Varies { reason, .. } | Self::Off { reason, .. } =
+            &mut self
+        {
+            *reason = secrets.hide(reason);
+        }
+        self
+    }
+}
+
+fn short(reason: &str) -> String {
+    cut_bytes(reason, MAX_REASON).to_owned()
+}
+
+/// In seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl Proofs {
@@ -191,7 +290,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = serde_json::from_slice::<MemoryRecord>(bytes);
     if let Ok(record) = serde_json::from_slice::<ProofRecord>(bytes) {
         let seen = Fingerprint::new("2025-06-18", ("name", "1"), Vec::new());
-        let _ = (record.proof.after_fork(&seen), record.proof.after_ordinary(seen));
+        let _ = (record.proof.after_fork(&seen), record.proof.after_early_end(true, "x", "y"));
+        let _ = record.proof.after_ordinary(seen);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long a closed stream may be ahead of the exit of its process.
-const EXIT_LAG: Duration = Duration::from_millis(500);
+pub(in crate::session) const EXIT_LAG: Duration = Duration::from_millis(500);
 /// How long the last words on stderr may lag behind the exit.
 const STDERR_LAG: Duration = Duration::from_millis(200);
 /// Ladder for a process that never became a session: nothing in it is worth a long wait.

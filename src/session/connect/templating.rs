@@ -21,7 +21,8 @@ use crate::{
     launch::{
         Launcher,
         template::{
-            FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint, Why,
+            FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint, Verdict,
+            Why,
         },
     },
     process::{Pipes, Process},
@@ -244,21 +245,21 @@ pub(super) async fn connect(
             match compared {
                 Ok(Ok(())) => {
                     connection.is_forked = true;
+                    connection.planned = Some(planned);
                     return Ok(connection);
                 }
+                // The ordinary start says whether it differs because it is a fork.
                 Ok(Err(difference)) => {
                     *spawning.why() = Some(Why::Off(difference.to_string()));
-                    warn(config, connect_context, &planned, difference.as_str());
                     None
                 }
                 // The runtime ends.
                 Err(_) => return Ok(connection),
             }
         }
-        Ok(mut connection) => {
-            note(planned, &connection).await;
-            connection.not_forked = spawning.why().as_ref().map(ToString::to_string);
-            return Ok(connection);
+        Ok(connection) => {
+            let why = spawning.why().take();
+            return Ok(ordinary(connection, config, connect_context, planned, why).await);
         }
         Err(failure) if !spawning.is_forked() || failure.is_final() => return Err(failure),
         Err(failure) => Some(failure.in_short().to_owned()),
@@ -273,14 +274,45 @@ pub(super) async fn connect(
         let planned = planned.clone();
         let _ = tokio::task::spawn_blocking(move || planned.failed(&why)).await;
     }
-    note(planned, &connection).await;
     connection.phases.queue += queue;
-    connection.not_forked = spawning.why().as_ref().map(ToString::to_string);
-    Ok(connection)
+    let why = spawning.why().take();
+    Ok(ordinary(connection, config, connect_context, planned, why).await)
+}
+
+/// A connection to a server that was started the ordinary way, because of `why`. Keeps what it has offered.
+async fn ordinary(
+    mut connection: Connection,
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    planned: Arc<Planned>,
+    mut why: Option<Why>,
+) -> Connection {
+    let seen = fingerprint(&connection);
+    let noted = planned.clone();
+    match tokio::task::spawn_blocking(move || noted.ordinary(seen)).await {
+        Ok(Verdict::Off(reason)) => {
+            warn(config, connect_context, &planned, &reason);
+            why = Some(Why::Off(reason));
+        }
+        Ok(Verdict::Varies(reason)) => {
+            tracing::debug!(server = %config.name, %reason, "its starts differ, so that forks cannot be compared");
+            why = Some(Why::Varies(reason));
+        }
+        // Or the runtime ends.
+        Ok(Verdict::Nothing) | Err(_) => {}
+    }
+    connection.not_forked = why.as_ref().map(ToString::to_string);
+    connection.planned = Some(planned);
+    connection
 }
 
 /// Says that a fork was not what an ordinary start is, for the reason `why`.
-fn warn(config: &ServerConfig, connect_context: &ConnectContext, planned: &Planned, why: &str) {
+pub(in crate::session) fn warn(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    planned: &Planned,
+    why: &str,
+) {
     let ConnectContext { secrets, on_event, .. } = connect_context;
     let (of, why) = (planned.words(), secrets.hide(why));
     tracing::warn!(server = %config.name, %of, %why, "is not forked any more");
@@ -288,12 +320,6 @@ fn warn(config: &ServerConfig, connect_context: &ConnectContext, planned: &Plann
         "starts the ordinary way again, and is not forked from a template any more: a fork of {of} was not the same: {why}"
     );
     on_event(&config.name, SessionEvent::Warning { text });
-}
-
-/// Keeps what an ordinary start has offered.
-async fn note(planned: Arc<Planned>, connection: &Connection) {
-    let seen = fingerprint(connection);
-    let _ = tokio::task::spawn_blocking(move || planned.ordinary(seen)).await;
 }
 
 fn fingerprint(connection: &Connection) -> Fingerprint {

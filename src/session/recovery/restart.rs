@@ -7,7 +7,10 @@ use std::{
 
 use tracing::Instrument as _;
 
-use super::slot::{Claim, State};
+use super::{
+    early_end::EarlyEnd,
+    slot::{Claim, State},
+};
 use crate::session::{
     ABANDON_LIMIT, DownReason, DownServer, FirstStartInfo, NEVER, RestartReason, Session, SessionEvent,
     SpawnedProcess,
@@ -99,11 +102,13 @@ impl Session {
             Claim::Refused => return Err(refused.unwrap_or(Error::Cancelled)),
             Claim::Closed => return Err(Error::Cancelled),
         };
+        // Also if this restart is given up.
+        let early_end = died.as_ref().and_then(|connection| EarlyEnd::of(self, connection));
         // The old process must be gone before the next one starts, or generations pile up. So must one whose start was
         // given up.
         self.abandoned().await;
         let first = match died {
-            Some(connection) => Some(self.bury(*connection, restart_reason).await),
+            Some(connection) => Some(self.bury(*connection, restart_reason, early_end).await),
             None => None,
         };
         // Of a server that was parked this is no restart: it has not died.
@@ -161,7 +166,12 @@ impl Session {
     }
 
     /// Ends what is left of a dead connection and says how it died.
-    async fn bury(&self, connection: Connection, restart_reason: Option<RestartReason>) -> ServerError {
+    async fn bury(
+        &self,
+        connection: Connection,
+        restart_reason: Option<RestartReason>,
+        early_end: Option<EarlyEnd>,
+    ) -> ServerError {
         let Connection { link, process, health, .. } = connection;
         let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
         let cause = match restart_reason {
@@ -180,6 +190,9 @@ impl Session {
                 .await
             }
         };
+        if let Some(early_end) = early_end {
+            early_end.judge().await;
+        }
         health.died(cause.clone());
         self.counters.lost(cause.clone());
         if !asked {

@@ -66,30 +66,75 @@ fn a_fork_is_proven_by_an_ordinary_start() {
     let (same, other) = (offered(&["a"]), offered(&["a", "b"]));
     let unknown = Proof::Unknown;
     assert!(!unknown.permits() && unknown.after_fork(&same) == (None, None));
-    let baseline = unknown.after_ordinary(same.clone()).unwrap();
+    let baseline = unknown.after_ordinary(same.clone()).0.unwrap();
     assert!(baseline.permits());
-    assert_eq!(baseline.after_ordinary(same.clone()), None);
-    assert_eq!(baseline.after_ordinary(other.clone()), Some(Proof::Baseline(other.clone())));
+    assert_eq!(baseline.after_ordinary(same.clone()), (None, Verdict::Nothing));
+    assert_eq!(baseline.after_ordinary(other.clone()).0, Some(Proof::Baseline(other.clone())));
     let (proven, difference) = baseline.after_fork(&same);
     assert_eq!((proven.as_ref(), difference), (Some(&Proof::Proven(same.clone())), None));
     let proven = proven.unwrap();
     assert!(proven.permits());
     assert_eq!(proven.after_fork(&same), (None, None));
-    let (now, difference) = proven.after_fork(&other);
-    assert_eq!(now, Some(Proof::Unknown), "it may have changed without forks");
-    assert_eq!(difference.unwrap().as_str(), "it lists 2 tools in place of 1");
-    let (off, difference) = baseline.after_fork(&other);
-    let off = off.unwrap();
-    assert!(difference.is_some() && !off.permits());
-    assert!(
-        matches!(&off, Proof::Off { reason, .. } if reason == "it lists 2 tools in place of 1"),
-        "{off:?}"
-    );
-    assert!(
-        off.after_ordinary(same.clone()).is_none() && off.after_fork(&same) == (None, None),
-        "it stays off"
-    );
     assert!(matches!(Proof::off(&"ä".repeat(1000)), Proof::Off { reason, .. } if reason.len() == MAX_REASON));
+}
+
+#[test]
+fn an_ordinary_start_decides_about_a_fork_that_differs() {
+    let (same, other, third) = (offered(&["a"]), offered(&["a", "b"]), offered(&["c"]));
+    let words = "it lists 2 tools in place of 1";
+    for (before, proven) in [(Proof::Baseline(same.clone()), false), (Proof::Proven(same.clone()), true)] {
+        let (doubtful, difference) = before.after_fork(&other);
+        let doubtful = doubtful.unwrap();
+        assert_eq!(difference.unwrap().as_str(), words);
+        assert!(!doubtful.permits() && doubtful.after_fork(&same) == (None, None));
+        // Only the fork was another one.
+        let (off, verdict) = doubtful.after_ordinary(same.clone());
+        let off = off.unwrap();
+        assert_eq!(verdict, Verdict::Off(words.to_owned()));
+        assert!(matches!(&off, Proof::Off { reason, .. } if reason == words), "{off:?}");
+        assert_eq!(off.after_ordinary(other.clone()), (None, Verdict::Nothing), "it stays off");
+        // Another one each time.
+        let (varies, verdict) = doubtful.after_ordinary(third.clone());
+        let varies = varies.unwrap();
+        assert_eq!(verdict, Verdict::Varies(words.to_owned()));
+        assert!(!varies.permits() && varies.after_ordinary(same.clone()) == (None, Verdict::Nothing));
+        // As the fork: after forks that had not differed, it has changed in between.
+        let (changed, verdict) = doubtful.after_ordinary(other.clone());
+        match proven {
+            true => assert_eq!((changed, verdict), (Some(Proof::Baseline(other.clone())), Verdict::Nothing)),
+            false => assert!(matches!(changed, Some(Proof::Varies { .. }))),
+        }
+    }
+    let long_ago = Proof::Varies { reason: words.to_owned(), when: 1 };
+    assert_eq!(long_ago.after_ordinary(same.clone()).0, Some(Proof::Baseline(same)));
+}
+
+#[test]
+fn a_fork_that_ends_early_is_off_unless_others_end_too() {
+    let offers = offered(&["a"]);
+    for before in [Proof::Baseline(offers.clone()), Proof::Proven(offers.clone())] {
+        assert_eq!(before.after_early_end(false, "exit 3", "exit 3 soon"), (None, Verdict::Nothing));
+        let (off, verdict) = before.after_early_end(true, "exit 3", "exit 3 soon");
+        let off = off.unwrap();
+        assert_eq!(verdict, Verdict::Off("exit 3 soon".to_owned()));
+        let stored: Proof = serde_json::from_value(serde_json::to_value(&off).unwrap()).unwrap();
+        assert!(
+            !stored.permits() && stored.after_early_end(false, "exit 4", "x") == (None, Verdict::Nothing)
+        );
+        assert_eq!(stored.after_early_end(true, "exit 3", "x"), (None, Verdict::Nothing));
+        let fragile = off.after_early_end(false, "exit 3", "x").0.unwrap();
+        assert!(
+            fragile.permits() && fragile.after_early_end(true, "exit 3", "x") == (None, Verdict::Nothing)
+        );
+    }
+    let text = r#"{"off":{"reason":"x","when":1}}"#;
+    let earlier: Proof = serde_json::from_str(text).unwrap();
+    assert_eq!(
+        earlier,
+        Proof::Off { reason: "x".to_owned(), when: 1, ended: None },
+        "as it was written before"
+    );
+    assert_eq!(earlier.after_early_end(false, "exit 3", "x"), (None, Verdict::Nothing));
 }
 
 #[test]

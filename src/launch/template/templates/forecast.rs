@@ -22,6 +22,8 @@ pub(crate) enum Forecast {
     Compared,
     /// It may be a fork: one has offered what an ordinary start does.
     Proven,
+    /// Its ordinary starts differ: how.
+    Varies(String),
     /// A fork was not the same.
     Off {
         /// How it differed, or failed.
@@ -46,10 +48,11 @@ impl Templates {
         };
         let Shared { proofs, .. } = &*self.0;
         Some(match planned.proof() {
-            Proof::Unknown => Forecast::Later,
+            Proof::Unknown | Proof::Doubtful { .. } => Forecast::Later,
             Proof::Baseline(_) => Forecast::Compared,
-            Proof::Proven(_) => Forecast::Proven,
-            Proof::Off { reason, when } => {
+            Proof::Proven(_) | Proof::Fragile(_) => Forecast::Proven,
+            Proof::Varies { reason, .. } => Forecast::Varies(reason.clone()),
+            Proof::Off { reason, when, .. } => {
                 let since = UNIX_EPOCH.checked_add(Duration::from_secs(*when)).unwrap_or(UNIX_EPOCH);
                 Forecast::Off { reason: reason.clone(), since, file: proofs.file(&planned.identity) }
             }

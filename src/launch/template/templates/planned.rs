@@ -19,7 +19,7 @@ use crate::{
     launch::template::{
         key::Key,
         pool::{Decision, MAX_WAIT, Why, Wish},
-        proof::{Difference, Fingerprint, Identity, Proof},
+        proof::{Difference, Fingerprint, Identity, Proof, Verdict},
         python::PythonStart,
     },
     process::{self, Pipes, Process, Template},
@@ -75,8 +75,11 @@ impl Planned {
         state.slot().begins(&self.identity.key, Instant::now());
         match &self.proof {
             Proof::Unknown => return Err(Why::FirstStart),
-            Proof::Off { reason, .. } => return Err(Why::Off(reason.clone())),
-            Proof::Baseline(_) | Proof::Proven(_) => {}
+            Proof::Off { reason, .. } | Proof::Doubtful { reason, .. } => {
+                return Err(Why::Off(reason.clone()));
+            }
+            Proof::Varies { reason, .. } => return Err(Why::Varies(reason.clone())),
+            Proof::Baseline(_) | Proof::Proven(_) | Proof::Fragile(_) => {}
         }
         if self.is_own {
             return Err(Why::Alone);
@@ -250,34 +253,49 @@ impl Planned {
     }
 
     /// An ordinary start has offered `seen`. Writes a file.
-    pub(crate) fn ordinary(&self, seen: Fingerprint) {
-        let Shared { proofs, .. } = &*self.templates.0;
+    pub(crate) fn ordinary(&self, seen: Fingerprint) -> Verdict {
         // As it is by now: others may have been started meanwhile.
-        if let Some(proof) = proofs.of(&self.identity).after_ordinary(seen) {
-            proofs.set(&self.identity, proof);
+        let (proof, verdict) = self.known_by_now().after_ordinary(seen);
+        self.learn(proof);
+        verdict
+    }
+
+    /// A server that had come up, as a fork or not, has ended in its first seconds: `how`, and that with more as the `reason`. Writes a
+    /// file.
+    pub(crate) fn ended_early(&self, forked: bool, how: &str, reason: &str) -> Verdict {
+        let (proof, verdict) = self.known_by_now().after_early_end(forked, how, reason);
+        self.learn(proof);
+        verdict
+    }
+
+    fn known_by_now(&self) -> Proof {
+        self.templates.0.proofs.of(&self.identity)
+    }
+
+    fn learn(&self, proof: Option<Proof>) {
+        let Shared { proofs, .. } = &*self.templates.0;
+        if let Some(proof) = proof {
+            proofs.set(&self.identity, proof.without(&self.templates.0.secrets()));
         }
     }
 
     /// A fork has offered `seen`. Writes a file where that is news.
     ///
     /// # Errors
-    /// It differs from an ordinary start. The next start will be one.
+    /// It differs from an ordinary start. The next start will be one, and decide.
     pub(crate) fn compare(&self, seen: &Fingerprint) -> Result<(), Difference> {
-        let (proofs, secrets) = (&self.templates.0.proofs, self.templates.0.secrets());
-        let (proof, difference) = proofs.of(&self.identity).after_fork(seen);
-        if let Some(proof) = proof {
-            let hidden = match proof {
-                Proof::Off { reason, when } => Proof::Off { reason: secrets.hide(&reason), when },
-                other => other,
-            };
-            proofs.set(&self.identity, hidden);
-        }
+        let proof = self.known_by_now();
+        let (news, difference) = match proof.permits() {
+            true => proof.after_fork(seen),
+            // Another fork has been found to differ meanwhile.
+            false => (None, self.proof.after_fork(seen).1),
+        };
+        self.learn(news);
         difference.map_or(Ok(()), Err)
     }
 
-    /// A fork did not come up, or ended in its first seconds: it is not forked again. Writes a file.
+    /// A fork did not come up: it is not forked again. Writes a file.
     pub(crate) fn failed(&self, why: &str) {
-        let (proofs, secrets) = (&self.templates.0.proofs, self.templates.0.secrets());
-        proofs.set(&self.identity, Proof::off(&secrets.hide(why)));
+        self.learn(Some(Proof::off(why)));
     }
 }
