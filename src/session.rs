@@ -32,7 +32,7 @@ mod transport;
 mod wire_log;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -114,6 +114,8 @@ pub(crate) struct Session {
     /// Notified when a restart has ended, for the watchdog, which may be waiting for a later one.
     settled: Notify,
     counters: Counters,
+    /// What an ordinary start takes, if that is known.
+    takes: Mutex<Option<Duration>>,
 }
 
 /// The state of a server that is not running.
@@ -221,8 +223,20 @@ impl Session {
             .map_err(|failure| failure.named(config.name.clone()))?;
         let started = FirstStartInfo::of(&connection);
         let restarts = Restarts::of(connection.era);
+        let takes = first.hints.takes.or_else(|| connection.took());
         let slot = Slot::new(Box::new(connection));
-        Ok((Self::new(config, connect_context, slot, restarts), started))
+        let session = Self::new(config, connect_context, slot, restarts);
+        session.expect_to_take(takes);
+        Ok((session, started))
+    }
+
+    /// What an ordinary start of it takes, for the next one.
+    pub(crate) fn expect_to_take(&self, takes: Option<Duration>) {
+        *self.takes.lock().unwrap_or_else(PoisonError::into_inner) = takes;
+    }
+
+    fn takes(&self) -> Option<Duration> {
+        *self.takes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn new(
@@ -241,6 +255,7 @@ impl Session {
             closed,
             settled: Notify::new(),
             counters: Counters::default(),
+            takes: Mutex::default(),
         }
     }
 

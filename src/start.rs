@@ -228,12 +228,17 @@ impl Starter {
     }
 
     /// Does `work`, a restart of the server, when it is its turn.
-    pub(crate) async fn in_turn<T>(&self, config: &ServerConfig, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn in_turn<T>(
+        &self,
+        config: &ServerConfig,
+        work: impl AsyncFnOnce(StartHints<'_>) -> T,
+    ) -> T {
         let plan = Plan::new(config, &self.history);
         let turn = self.slot(&config.name, &plan, &mut Vec::new()).await;
         let turn = HeldTurn::new(&self.turns, plan.expected, turn);
         // Its process is not looked at: it is taken for one that cannot be seen.
-        share(&turn, None, &StartedProcess::default(), work).await
+        let hints = StartHints { takes: plan.expected, turn: Some(&turn) };
+        share(&turn, None, &StartedProcess::default(), work(hints)).await
     }
 
     /// Leaves one server for later, if it may be and its tools are known from an earlier start.
@@ -254,6 +259,7 @@ impl Starter {
             installing: false,
         };
         let session = Session::parked(config.clone(), self.connect_context.clone(), known);
+        session.expect_to_take(Plan::new(config, &self.history).expected);
         session.tell_parked();
         Some((row, session))
     }

@@ -27,7 +27,7 @@ pub use self::templates::{TemplateState, TemplateStatus};
 pub(crate) use self::{
     pool::Why,
     proof::{Fingerprint, ToolPrint, Verdict},
-    templates::{FORK_LIMIT, Forecast, Planned, StartFacts, StartTurn, Templates},
+    templates::{Counted, FORK_LIMIT, Forecast, Planned, StartFacts, StartTurn, Templates},
 };
 
 /// At most `room` bytes of `text`, and no part of a character.

@@ -14,7 +14,7 @@ use crate::{
     catalog::LockFile,
     config::{Config, Endpoint, HttpConfig, Scope, ServerConfig, ServerEntry, StartJobs},
     error::{Error, Result},
-    session::{self, ConnectContext, RemoteClients, Session},
+    session::{self, ConnectContext, RemoteClients, Session, StartHints},
     start::{Observer, ServerEvent, ServerStart, Starter},
     tool::ServerName,
 };
@@ -134,7 +134,7 @@ impl Manager {
                     return Ok(());
                 }
             }
-            return session.renew(None, "on request").await;
+            return session.renew(None, "on request", StartHints::default()).await;
         }
         // A start holds this lock, so there is only one. A hanging start gives way to this one.
         handle.cancel_start();
@@ -307,7 +307,9 @@ async fn take(
         ServerChange::Start => ChangeOutcome::Started(Box::new(handle.fill(starter, entry).await)),
         ServerChange::Renew(session, config) => {
             let settings = Some(((*config).clone(), starter.connect_context()));
-            let renewing = session.renew(settings, "with a new configuration");
+            let renewing = async |hints: StartHints<'_>| {
+                session.renew(settings, "with a new configuration", hints).await
+            };
             match starter.in_turn(&config, renewing).await {
                 Ok(()) => ChangeOutcome::Nothing,
                 Err(error) => failed(Arc::new(error), false),

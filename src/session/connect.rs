@@ -52,7 +52,7 @@ use crate::{
     json_rpc::RawObject,
     launch::{
         LaunchReport, Launcher,
-        template::{Planned, Templates},
+        template::{Counted, Planned, Templates},
     },
     process::{self, ExitWatch, Pipes, Process, Supervisor},
     tool::ServerName,
@@ -149,11 +149,18 @@ pub(super) struct Connection {
     pub(super) is_forked: bool,
     /// Why not, if it could have been.
     pub(super) not_forked: Option<String>,
-    /// How it could have been.
-    pub(super) planned: Option<Arc<Planned>>,
+    /// How it could have been, and its place among the servers that could.
+    pub(super) planned: Option<(Arc<Planned>, Counted)>,
     /// What runs beside it: the in-memory server if it is one, the look for stalls, and what keeps the tool list up to
     /// date.
     _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Connection {
+    /// What its start took, from its own turn. `None`: it was forked.
+    pub(super) fn took(&self) -> Option<Duration> {
+        Some(self.phases.took()).filter(|_| !self.is_forked)
+    }
 }
 
 /// Owns the transport of a connection. Dropping it ends the connection.

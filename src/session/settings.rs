@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::cancel::CancellationToken;
 
 use super::{
-    ConnectContext, RestartReason, Session,
+    ConnectContext, RestartReason, Session, StartHints,
     recovery::{restart::Restarts, slot::State},
 };
 use crate::{
@@ -69,7 +69,15 @@ impl Session {
     /// # Errors
     /// Why it did not come back; it is tried again by the restart policy. [`Error::Cancelled`] when the session
     /// was closed, or renewed once more, meanwhile.
-    pub(crate) async fn renew(&self, with: Option<(ServerConfig, ConnectContext)>, why: &str) -> Result<()> {
+    pub(crate) async fn renew(
+        &self,
+        with: Option<(ServerConfig, ConnectContext)>,
+        why: &str,
+        hints: StartHints<'_>,
+    ) -> Result<()> {
+        if with.is_some() {
+            self.expect_to_take(None);
+        }
         let next = {
             let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
             let (config, connect_context) =
@@ -87,7 +95,7 @@ impl Session {
                 State::Ready { generation, .. } | State::Down { generation, .. } => *generation,
                 State::Closed => return Err(Error::Cancelled),
             };
-            self.restart_alone(generation, Some(restart_reason), &mut restarts).await
+            self.restart_alone(generation, Some(restart_reason), &mut restarts, hints).await
         });
         next.superseded.run_until_cancelled(work).await.unwrap_or(Err(Error::Cancelled))
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::{Endpoint, ServerConfig},
     process::cpu_time,
-    session::{FirstStartInfo, Phases},
+    session::FirstStartInfo,
 };
 
 /// How much longer than the quickest one a start may take that is held up by others, and by nothing else.
@@ -66,9 +66,7 @@ impl Plan {
         if let (Some(key), Some(_)) = (&self.key, started.filter(|started| started.is_forked)) {
             history.forked(key);
         } else if let (Some(key), Some(started)) = (&self.key, started) {
-            // From its own turn, and without a template.
-            let Phases { queue, template, .. } = started.phases;
-            let took = started.phases.total().saturating_sub(queue + template);
+            let took = started.phases.took();
             // A look costs as much as a tenth of a quick start. What is over so soon took little; and of one that is
             // known to take little, only a start that took far longer than before could tell anything new.
             let usual = self.expected.map_or(Duration::ZERO, |expected| expected.max(LIGHT) * USUAL);
@@ -95,6 +93,7 @@ mod tests {
     use super::*;
     use crate::{
         config::{Sandbox, StdioConfig},
+        session::Phases,
         tool::ServerName,
     };
 

@@ -62,6 +62,10 @@ pub(super) struct Slot<T> {
     ends: u32,
     pub(super) forks: u64,
     pub(super) waiting: usize,
+    /// Starts of its servers that are under way, forks or not.
+    pub(super) under_way: usize,
+    /// Servers that live, forked or not: they may be restarted.
+    pub(super) live: usize,
     used: Instant,
 }
 
@@ -162,6 +166,8 @@ impl<T> Slot<T> {
             ends: 0,
             forks: 0,
             waiting: 0,
+            under_way: 0,
+            live: 0,
             used: now,
         }
     }
@@ -210,7 +216,7 @@ impl<T> Slot<T> {
         {
             return Decision::Ordinary { start: false, why: Why::Refused(why.clone()) };
         }
-        let others = !self.expected.is_empty();
+        let others = !self.expected.is_empty() || self.live > 0 || self.under_way > 1;
         match &self.stage {
             Stage::Ready { template, .. } if self.covered.contains(wish.entry) => {
                 Decision::Fork(template.clone())

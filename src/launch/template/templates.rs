@@ -73,6 +73,25 @@ struct State {
     forking: Semaphore,
 }
 
+/// Counts something of one key, until it is dropped.
+pub(crate) struct Counted {
+    state: Arc<State>,
+    count: fn(&mut Slot<Template>) -> &mut usize,
+}
+
+impl Counted {
+    fn new(state: &Arc<State>, count: fn(&mut Slot<Template>) -> &mut usize) -> Self {
+        *count(&mut state.slot()) += 1;
+        Self { state: state.clone(), count }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        *(self.count)(&mut self.state.slot()) -= 1;
+    }
+}
+
 /// What a start knows besides its [`StdioConfig`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartFacts<'a> {

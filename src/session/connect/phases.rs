@@ -37,6 +37,11 @@ impl Phases {
     pub fn total(&self) -> Duration {
         self.queue + self.template + self.spawn + self.first_byte + self.handshake + self.list
     }
+
+    /// Those in which the server itself was started.
+    pub(crate) fn took(&self) -> Duration {
+        self.spawn + self.first_byte + self.handshake + self.list
+    }
 }
 
 /// Marks the end of each phase.

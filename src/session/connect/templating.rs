@@ -21,8 +21,8 @@ use crate::{
     launch::{
         Launcher,
         template::{
-            FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint, Verdict,
-            Why,
+            Counted, FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint,
+            Verdict, Why,
         },
     },
     process::{Pipes, Process},
@@ -52,6 +52,7 @@ pub(super) struct Spawning<'a> {
     /// Why not.
     why: Mutex<Option<Why>>,
     waits: Mutex<Waits>,
+    _under_way: Counted,
 }
 
 /// What processes of one start have waited for.
@@ -68,8 +69,8 @@ type Spawned = ((Process, Pipes), Instant);
 
 impl<'a> Spawning<'a> {
     fn new(planned: &Arc<Planned>, turn: Option<&'a dyn StartTurn>) -> Self {
-        let (planned, is_forked) = (planned.clone(), AtomicBool::new(false));
-        Self { planned, turn, is_forked, why: Mutex::default(), waits: Mutex::default() }
+        let (is_forked, why, waits) = Default::default();
+        Self { planned: planned.clone(), turn, is_forked, why, waits, _under_way: planned.under_way() }
     }
 
     /// Forks the process, or starts it the ordinary way. What that has waited for templates and slots does not count against `deadline`.
@@ -245,7 +246,7 @@ pub(super) async fn connect(
             match compared {
                 Ok(Ok(())) => {
                     connection.is_forked = true;
-                    connection.planned = Some(planned);
+                    connection.planned = Some((planned.clone(), planned.live()));
                     return Ok(connection);
                 }
                 // The ordinary start says whether it differs because it is a fork.
@@ -302,7 +303,7 @@ async fn ordinary(
         Ok(Verdict::Nothing) | Err(_) => {}
     }
     connection.not_forked = why.as_ref().map(ToString::to_string);
-    connection.planned = Some(planned);
+    connection.planned = Some((planned.clone(), planned.live()));
     connection
 }
 

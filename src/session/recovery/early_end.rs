@@ -37,7 +37,7 @@ impl EarlyEnd {
     pub(in crate::session) fn of(session: &Session, connection: &Connection) -> Option<Self> {
         let Connection { planned, process, is_forked, since, gone, link, .. } = connection;
         let (after, is_lost) = (since.elapsed(), gone.is_cancelled() || link.transport().is_closed());
-        let planned = planned.as_ref().filter(|_| is_lost && after < EARLY)?;
+        let (planned, _) = planned.as_ref().filter(|_| is_lost && after < EARLY)?;
         let exit = process.as_ref()?.exit_watch();
         let (settings, planned) = (session.settings(), planned.clone());
         Some(Self { settings, planned, is_forked: *is_forked, after, exit, is_judged: false })

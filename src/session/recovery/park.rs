@@ -74,7 +74,9 @@ impl Session {
                 restarts = Restarts::default();
             }
         }
-        Some(Self::new(config, connect_context, Slot::empty(down), restarts))
+        let sibling = Self::new(config, connect_context, Slot::empty(down), restarts);
+        sibling.expect_to_take(self.takes());
+        Some(sibling)
     }
 
     /// `tools` as they are to be shown. `None`: the lockfile does not let them be offered, or two would have one name.

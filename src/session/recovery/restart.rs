@@ -56,7 +56,8 @@ impl Session {
             // Boxed: a restart is rare and its future large, and every call would carry it along.
             let work = Box::pin(async {
                 let mut restarts = self.reconnect.lock().await;
-                self.restart_alone(dead, restart_reason.clone(), &mut restarts).await
+                let hints = StartHints::default();
+                self.restart_alone(dead, restart_reason.clone(), &mut restarts, hints).await
             });
             match settings.superseded.run_until_cancelled(work).await {
                 Some(outcome) => return outcome,
@@ -72,6 +73,7 @@ impl Session {
         dead: u64,
         restart_reason: Option<RestartReason>,
         restarts: &mut Restarts,
+        hints: StartHints<'_>,
     ) -> Result<()> {
         let began = Instant::now();
         let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
@@ -123,7 +125,7 @@ impl Session {
         let settings = self.settings();
         let action = self.start_action(parked);
         let on_process = |booting: SpawnedProcess| self.track_process(booting.server);
-        let hints = StartHints::default();
+        let hints = StartHints { takes: hints.takes.or_else(|| self.takes()), ..hints };
         let connecting =
             connect(&settings.config, &settings.connect_context, restarts.era, &on_process, hints);
         let connected = connecting.instrument(action.span()).await;
@@ -136,6 +138,8 @@ impl Session {
             Ok(connection) => {
                 restarts.failures = 0;
                 restarts.era = Some(connection.era);
+                // The quickest counts, since others may have been held up.
+                self.expect_to_take(connection.took().into_iter().chain(hints.takes).min());
                 let started = FirstStartInfo::of(&connection);
                 let cause = first.map(|error| error.to_string());
                 let what = if parked { "started" } else { "started again" };

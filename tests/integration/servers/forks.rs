@@ -3,6 +3,7 @@
 mod faults;
 mod isolation;
 mod proofs;
+mod restarts;
 
 use toolcrib::ServerConfig;
 

@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
-use super::{Shared, StartTurn, State, Templates};
+use super::{Counted, Shared, StartTurn, State, Templates};
 use crate::{
     config::{StdioConfig, StopGrace},
     duration::nanos,
@@ -40,23 +40,21 @@ pub(crate) struct Planned {
     pub(super) waited: AtomicU64,
 }
 
-/// Counts a start that waits, until it is dropped.
-struct Waiting<'a>(&'a State);
-
-impl<'a> Waiting<'a> {
-    fn new(state: &'a State) -> Self {
-        state.slot().waiting += 1;
-        Self(state)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.slot().waiting -= 1;
-    }
-}
-
 impl Planned {
+    /// Counts this as a start that is under way, until it is dropped.
+    pub(crate) fn under_way(&self) -> Counted {
+        Counted::new(&self.templates.state(&self.key), |slot| &mut slot.under_way)
+    }
+
+    /// Counts the server as one that lives, until it is dropped. If it may be forked when it is started again, templates are for it too.
+    pub(crate) fn live(&self) -> Counted {
+        let state = self.templates.state(&self.key);
+        if !self.is_own && (self.proof == Proof::Unknown || self.proof.permits()) {
+            state.slot().enter(&self.start.entry, Instant::now());
+        }
+        Counted::new(&state, |slot| &mut slot.live)
+    }
+
     /// Forks the server, which may take `limit` once there is a template and it is this server's turn. A template is started, and waited
     /// for, where that is quicker than an ordinary start, for `patience` at most, all waits of this start together; `turn` is given up if
     /// one that another start has begun is waited for. To be called before each start, also of servers that are not forked: it tells
@@ -198,7 +196,7 @@ impl Planned {
             if self.templates.0.closed.load(SeqCst) {
                 return Err(Why::Ended);
             }
-            let at_once = turn.map_or(1, StartTurn::at_once);
+            let at_once = turn.map_or(1, StartTurn::at_once).max(state.slot().under_way);
             let wish = Wish {
                 identity: &self.identity.key,
                 entry: &self.start.entry,
@@ -230,7 +228,7 @@ impl Planned {
                         turn.give_up();
                     }
                     let deadline = *deadline.get_or_insert_with(|| until.min(Instant::now() + limit));
-                    let _waiting = Waiting::new(state);
+                    let _waiting = Counted::new(state, |slot| &mut slot.waiting);
                     self.wait(deadline, changed).await.ok_or_else(late)?;
                 }
             }
