@@ -19,8 +19,11 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 const IDLE_EXPECTING: Duration = Duration::from_secs(10 * 60);
 /// However much it is used, it ends then: the next one has a new seed of hashes, and new times.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
-/// Templates that may end by themselves, or hang.
-const MAX_ENDS: u32 = 3;
+/// Templates that may end by themselves, or hang, within this time.
+const MAX_ENDS: usize = 3;
+const ENDS_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// After a template has failed, all starts are ordinary for so long.
+const TRY_AGAIN: Duration = Duration::from_secs(5 * 60);
 /// Forks of one server that may be refused.
 const MAX_REFUSALS: u32 = 3;
 /// Servers whose refusals are counted.
@@ -41,8 +44,9 @@ pub(super) enum Stage<T> {
         /// That it has imported.
         modules: u64,
     },
-    /// There is none for this manager any more.
+    /// There is none for a while.
     Failed {
+        since: Instant,
         reason: String,
     },
 }
@@ -59,7 +63,8 @@ pub(super) struct Slot<T> {
     pub(super) covered: BTreeSet<Entry>,
     pub(super) memory: Memory,
     refusals: BTreeMap<String, (u32, String)>,
-    ends: u32,
+    /// When templates have ended of late that nobody has ended.
+    ends: Vec<Instant>,
     pub(super) forks: u64,
     pub(super) waiting: usize,
     /// Starts of its servers that are under way, forks or not.
@@ -163,7 +168,7 @@ impl<T> Slot<T> {
             covered: BTreeSet::new(),
             memory,
             refusals: BTreeMap::new(),
-            ends: 0,
+            ends: Vec::new(),
             forks: 0,
             waiting: 0,
             under_way: 0,
@@ -187,6 +192,12 @@ impl<T> Slot<T> {
             }
         }
         self.used = now;
+        if let Stage::Failed { since, .. } = self.stage
+            && now.saturating_duration_since(since) >= TRY_AGAIN
+        {
+            self.stage = Stage::None;
+            self.ends.clear();
+        }
     }
 
     /// A server that may be forked begins at `entry`. Where there are too many others, those that nobody begins with any more leave.
@@ -205,7 +216,7 @@ impl<T> Slot<T> {
         matches!(stage, Stage::None)
             && expected.is_empty()
             && refusals.is_empty()
-            && *ends == 0
+            && ends.is_empty()
             && *forks == 0
     }
 
@@ -226,7 +237,9 @@ impl<T> Slot<T> {
             }
             // Another one takes its place, for the servers that it was not told of.
             Stage::Ready { .. } => self.begin(wish, true),
-            Stage::Failed { reason } => Decision::Ordinary { start: false, why: Why::Failed(reason.clone()) },
+            Stage::Failed { reason, .. } => {
+                Decision::Ordinary { start: false, why: Why::Failed(reason.clone()) }
+            }
             Stage::Starting { since } => {
                 let elapsed = now.saturating_duration_since(*since);
                 match self.wait(wish, elapsed).filter(|_| self.covered.contains(wish.entry)) {
@@ -291,17 +304,29 @@ impl<T> Slot<T> {
     }
 
     /// `template` has ended, or is ended because it hangs. The next start makes a new one, a few times.
-    pub(super) fn ended(&mut self, template: &Arc<T>, why: &str) {
+    pub(super) fn ended(&mut self, template: &Arc<T>, why: &str, now: Instant) {
         if !self.is_ready(template) {
             return;
         }
-        self.ends += 1;
+        self.ends.retain(|end| now.saturating_duration_since(*end) < ENDS_WITHIN);
+        self.ends.push(now);
+        self.replaced();
+        if self.ends.len() >= MAX_ENDS {
+            self.stage = Stage::Failed { since: now, reason: why.to_owned() };
+        }
+    }
+
+    /// `template` ends because what it has imported has changed. The next start makes a new one.
+    pub(super) fn outdated(&mut self, template: &Arc<T>) {
+        if self.is_ready(template) {
+            self.replaced();
+        }
+    }
+
+    fn replaced(&mut self) {
         // Starts that were under way may have seen its end as a refusal.
         self.refusals.clear();
-        self.stage = match self.ends {
-            ..MAX_ENDS => Stage::None,
-            _ => Stage::Failed { reason: why.to_owned() },
-        };
+        self.stage = Stage::None;
     }
 
     /// Whether this is the one that is forked.

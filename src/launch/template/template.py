@@ -310,6 +310,7 @@ class Requests:
         try:
             is_current = self.template.is_current()
             if not is_current:
+                report({"outdated": True})  # Before any other sign of it.
                 raise Refusal("files of Python, of its packages or that an import looked for have changed since")
             if len(os.listdir("/proc/self/task")) > 1:
                 raise Refusal("the template has more than one thread")

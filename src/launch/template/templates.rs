@@ -40,6 +40,8 @@ use crate::{
 pub(crate) const FORK_LIMIT: Duration = Duration::from_secs(2);
 /// How many starts a template is asked for at the same time. It forks one after the other; guards and servers begin side by side.
 const FORKS: usize = 8;
+/// How long a start whose template has ended waits until that is noticed.
+const NOTICE: Duration = Duration::from_millis(50);
 /// How long the end of the manager waits for its templates.
 const END: Duration = Duration::from_secs(1);
 
@@ -319,6 +321,22 @@ impl Drop for Shared {
 }
 
 impl State {
+    /// Waits until it is noticed that `template` has ended, a short time at most.
+    async fn until_noticed(&self, template: &Arc<Template>) {
+        let noticed = async {
+            loop {
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                changed.as_mut().enable();
+                if !self.slot().is_ready(template) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _ = tokio::time::timeout(NOTICE, noticed).await;
+    }
+
     fn slot(&self) -> MutexGuard<'_, Slot<Template>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }

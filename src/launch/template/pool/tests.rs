@@ -92,9 +92,9 @@ fn a_template_that_ends_often_is_given_up() {
         let template = Arc::new(());
         slot.stage = Stage::Ready { since: now, template: template.clone(), modules: 1 };
         assert_eq!(words(&slot, wish(false, 1200, 1), now), "fork");
-        slot.ended(&Arc::new(()), "another one");
+        slot.ended(&Arc::new(()), "another one", now);
         assert!(slot.is_ready(&template));
-        slot.ended(&template, "it was killed");
+        slot.ended(&template, "it was killed", now);
         let decision = words(&slot, wish(false, 1200, 1), now);
         let expected = if round < MAX_ENDS {
             "wait 225 and start"
@@ -123,7 +123,7 @@ fn a_server_that_is_refused_often_is_not_forked() {
     // Perhaps it was the end of the template that was seen as a refusal.
     let [first, second] = [Arc::new(()), Arc::new(())];
     slot.stage = Stage::Ready { since: now, template: first.clone(), modules: 1 };
-    slot.ended(&first, "it was killed");
+    slot.ended(&first, "it was killed", now);
     slot.stage = Stage::Ready { since: now, template: second, modules: 1 };
     assert_eq!(words(&slot, wish(false, 1200, 1), now), "fork");
 }
@@ -188,4 +188,33 @@ fn entries_of_nobody_leave_where_there_are_too_many() {
     slot.enter(&ENTRY, later);
     slot.enter(&script(MAX_ENTRIES), later);
     assert!(slot.entries.keys().eq([&*ENTRY, &script(MAX_ENTRIES)]), "{:?}", slot.entries);
+}
+
+#[test]
+fn a_template_that_was_given_up_is_tried_again_later() {
+    let mut now = Instant::now();
+    let mut slot = slot(&["b", "c"], Some(100), now);
+    let ready = |slot: &mut Slot<()>, now| {
+        let template = Arc::new(());
+        slot.stage = Stage::Ready { since: now, template: template.clone(), modules: 1 };
+        template
+    };
+    // So seldom that they do not count together.
+    for _ in 0..2 * MAX_ENDS {
+        now += ENDS_WITHIN / 2;
+        let template = ready(&mut slot, now);
+        slot.ended(&template, "it was killed", now);
+        assert!(matches!(slot.stage, Stage::None));
+    }
+    // What it has imported has changed: that is nobody's fault.
+    for _ in 0..2 * MAX_ENDS {
+        let template = ready(&mut slot, now);
+        slot.outdated(&template);
+        assert!(matches!(slot.stage, Stage::None));
+    }
+    slot.stage = Stage::Failed { since: now, reason: "it was not ready after 30 s".to_owned() };
+    slot.begins("a", now + TRY_AGAIN / 2);
+    assert!(words(&slot, wish(false, 1200, 1), now).starts_with("ordinary: its template failed"));
+    slot.begins("a", now + TRY_AGAIN);
+    assert_eq!(words(&slot, wish(false, 1200, 1), now), "wait 225 and start");
 }

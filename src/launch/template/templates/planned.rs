@@ -113,6 +113,10 @@ impl Planned {
             };
             self.waited.fetch_add(nanos(began.elapsed()), SeqCst);
             let late = (began.elapsed() >= limit).then_some((forks, limit));
+            if !template.is_stopped() && template.has_ended() {
+                // What watches it may know why.
+                state.until_noticed(&template).await;
+            }
             let is_lost = self.not_forked(&state, &template, &why, late);
             state.changed.notify_waiters();
             let why = Why::Refused(why);
@@ -166,16 +170,20 @@ impl Planned {
             Some((forks, limit)) => {
                 // If it has forked others meanwhile, it is only slow, as all is on busy cores.
                 if slot.forks == forks {
-                    slot.ended(template, &format!("it did not fork within {} ms", limit.as_millis()));
+                    let why = format!("it did not fork within {} ms", limit.as_millis());
+                    slot.ended(template, &why, Instant::now());
                 }
                 return false;
             }
             None => {
-                slot.refused(&self.identity.key, why);
+                // If it was replaced meanwhile, it may have refused because it ends.
+                if slot.is_ready(template) {
+                    slot.refused(&self.identity.key, why);
+                }
                 return false;
             }
         };
-        slot.ended(template, lost);
+        slot.ended(template, lost, Instant::now());
         true
     }
 

@@ -25,6 +25,8 @@ use crate::{
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
+/// How long one that ends by itself may take for that.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often it is started again without modules that it cannot import.
 const MAX_AVOIDING: usize = 3;
 /// Modules that one report may name.
@@ -48,6 +50,8 @@ pub(super) struct Starting {
 struct Report {
     ready: Option<ReadyReport>,
     failed: Option<FailedReport>,
+    /// Files of Python or of its packages have changed: it ends.
+    outdated: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -151,7 +155,7 @@ impl Starting {
 
     fn failed(&self, reason: &str) {
         tracing::debug!(template = %self.key, %reason, "cannot be used");
-        self.state.slot().stage = Stage::Failed { reason: reason.to_owned() };
+        self.state.slot().stage = Stage::Failed { since: Instant::now(), reason: reason.to_owned() };
         self.state.changed.notify_waiters();
     }
 
@@ -182,11 +186,20 @@ impl Starting {
                 report = template.report() => {
                     let report: Option<Report> = report.map(|packet| serde_json::from_slice(&packet).unwrap_or_default());
                     let why = match report {
+                        Some(Report { outdated: true, .. }) => {
+                            self.state.slot().outdated(template);
+                            self.state.changed.notify_waiters();
+                            tracing::debug!(template = %self.key, "ends: what it has imported has changed");
+                            // It says so to the start that has asked for a fork.
+                            let ended = async { while template.report().await.is_some() {} };
+                            let _ = tokio::time::timeout(LAST_WORDS, ended).await;
+                            return;
+                        }
                         Some(Report { failed: Some(failed), .. }) => self.failure(failed).what,
                         Some(_) => continue,
                         None => self.end_of(template).await,
                     };
-                    self.state.slot().ended(template, &self.shown(&why));
+                    self.state.slot().ended(template, &self.shown(&why), Instant::now());
                     self.state.changed.notify_waiters();
                 }
             }

@@ -23,7 +23,7 @@ pub enum TemplateState {
     Starting,
     /// It can be forked.
     Ready,
-    /// It could not be made, and is not tried again.
+    /// It could not be made, or has ended too often. It is tried again after some minutes.
     Failed,
 }
 
@@ -78,7 +78,7 @@ impl TemplateStatus {
                 status.pid = Some(template.pid());
                 status.modules = Some(*modules);
             }
-            Stage::Failed { reason } => {
+            Stage::Failed { reason, .. } => {
                 status.state = TemplateState::Failed;
                 status.reason = Some(reason.clone());
             }
