@@ -47,12 +47,17 @@ impl Secrets {
     #[must_use]
     pub fn and(&self, more: &Self) -> Self {
         self.learn(more.learned.values());
-        // In order, as they were collected.
-        if more.values.iter().all(|value| self.values.binary_search(value).is_ok()) {
+        if self.knows(more) {
             return self.clone();
         }
         let all = Self::new(self.values.iter().chain(more.values.iter()).cloned());
         Self { learned: self.learned.clone(), ..all }
+    }
+
+    /// Whether there is nothing in `more` that is not secret already.
+    pub(crate) fn knows(&self, more: &Self) -> bool {
+        // In order, as they were collected.
+        more.values.iter().all(|value| self.values.binary_search(value).is_ok())
     }
 
     /// From now on these values are secret as well, for all clones: a token that a login gets.

@@ -103,7 +103,7 @@ impl Key {
         start: &PythonStart,
         secrets: &Secrets,
     ) -> Result<Self, &'static str> {
-        let open = |name: &str, value: &str| !secret_name(name) && secrets.hide(value) == value;
+        let open = |name: &str, value: &str| is_open(name, value, secrets);
         let own = spec.env.iter().filter(|(name, _)| is_one(READ_AT_START, name));
         if !own.clone().all(|(name, value)| open(name, value)) {
             return Err("a variable that Python reads at its start is secret");
@@ -134,6 +134,11 @@ impl Key {
         let (Entry::Module(entry) | Entry::Script(entry)) = entry;
         let mut words = flags.iter().chain(environment.values()).chain([entry]);
         interpreter.as_os_str().as_encoded_bytes().contains(&0) || words.any(|word| word.contains('\0'))
+    }
+
+    /// Whether there is nothing secret in the environment of its template.
+    pub(super) fn is_open(&self, secrets: &Secrets) -> bool {
+        self.environment.iter().all(|(name, value)| is_open(name, value, secrets))
     }
 
     /// A name that is the same for equal keys.
@@ -173,6 +178,10 @@ impl Key {
         spec.env = self.environment().into();
         spec
     }
+}
+
+fn is_open(name: &str, value: &str, secrets: &Secrets) -> bool {
+    !secret_name(name) && secrets.hide(value) == value
 }
 
 fn is_one(names: &[&str], name: &str) -> bool {

@@ -149,10 +149,25 @@ impl Templates {
         }))
     }
 
-    /// From now on those of `more` are secret, too.
+    /// From now on those of `more` are secret, too. Templates that may have one of them, or print it, end.
     pub(crate) fn learn(&self, more: &Secrets) {
-        let mut secrets = self.0.secrets.write().unwrap_or_else(PoisonError::into_inner);
-        *secrets = secrets.and(more);
+        {
+            let mut secrets = self.0.secrets.write().unwrap_or_else(PoisonError::into_inner);
+            let is_known = secrets.knows(more);
+            *secrets = secrets.and(more);
+            if is_known {
+                return;
+            }
+        }
+        for cell in self.0.cells().values_mut() {
+            cell.work = None;
+            let mut slot = cell.state.slot();
+            if matches!(slot.stage, Stage::Starting { .. } | Stage::Ready { .. }) {
+                slot.stage = Stage::None;
+            }
+            drop(slot);
+            cell.state.changed.notify_waiters();
+        }
     }
 
     /// Tells of the servers that will be started, each with its hash of [`StartFacts::configured`]. Looks at files.
@@ -280,6 +295,10 @@ impl Templates {
     /// Starts a template in the background. Does nothing if there is one.
     fn start(&self, key: &Key, state: &Arc<State>) {
         let Shared { supervisor, proofs, code, .. } = &*self.0;
+        // Of a start that began before one of its words became secret.
+        if !key.is_open(&self.0.secrets()) {
+            return;
+        }
         let mut cells = self.0.cells();
         // Looked at with the lock on the cells: after `close` none is begun.
         let Some(cell) = cells.get_mut(key).filter(|cell| Arc::ptr_eq(&cell.state, state)) else { return };

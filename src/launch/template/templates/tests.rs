@@ -255,9 +255,19 @@ async fn what_becomes_secret_later_reaches_no_template() {
     let facts = StartFacts { repeats: true, ..StartFacts::of("x") };
     let names = || templates.plan(&spec, facts).unwrap().key.environment().into_keys().collect::<Vec<_>>();
     assert_eq!(names(), ["REGION", "ZONE"]);
+    let planned = templates.plan(&spec, facts).unwrap();
+    let state = templates.state(&planned.key);
+    templates.start(&planned.key, &state);
+    until("ready", || only(&templates).state == TemplateState::Ready).await;
+    let pid = only(&templates).pid.unwrap();
+    templates.learn(&Secrets::default());
+    assert_eq!(only(&templates).pid, Some(pid), "that is no news");
     // As by an edit of the configuration.
     templates.learn(&Secrets::new(["a-hidden-place".to_owned()]));
     assert_eq!(names(), ["ZONE"]);
+    until("it has the value", || is_gone(pid)).await;
+    templates.start(&planned.key, &state);
+    assert_eq!(only(&templates).state, TemplateState::None, "this start began before");
 }
 
 #[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
