@@ -138,6 +138,10 @@ impl TemplateProcess {
         match *self {}
     }
 
+    pub(crate) fn is_silent(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn is_of(&self, _family: &str) -> bool {
         match *self {}
     }

@@ -68,6 +68,11 @@ impl Template {
         self.process.is_stopped()
     }
 
+    /// Whether it has slept over an order for a fork, blocked in something else: it is of no use.
+    pub fn is_silent(&self) -> bool {
+        self.process.is_silent()
+    }
+
     /// Its process, for a start of `spec` by `supervisor`.
     pub(crate) fn process_for(
         &self,

@@ -166,6 +166,7 @@ impl Planned {
         let mut slot = state.slot();
         let lost = match late {
             _ if template.is_stopped() => "it was stopped",
+            _ if template.is_silent() => "it did not answer",
             _ if template.has_ended() => "it has ended",
             Some((forks, limit)) => {
                 // If it has forked others meanwhile, it is only slow, as all is on busy cores.

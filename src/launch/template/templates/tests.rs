@@ -139,7 +139,8 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
 #[tokio::test]
 async fn a_template_that_does_not_answer_delays_a_start_shortly() {
     let house = House::new();
-    let templates = house.templates(r#"printf '{"ready":{"modules":7}}' >&4; exec sleep 600"#);
+    // It reads what it is asked for, and waits for more.
+    let templates = house.templates(READY);
     let planned = house.planned(&templates);
     assert!(matches!(why(&planned, 300).await, Why::Refused(_)));
     // That one is ended, and the next start makes another one.
@@ -341,4 +342,23 @@ async fn all_waits_of_a_start_have_one_limit() {
     let lost = why_after(&planned, 60_000, patience).await;
     assert!(matches!(lost, Why::Refused(_)), "{lost:?}");
     assert!(planned.waited() >= patience && started.elapsed() < Duration::from_secs(30), "it was stopped");
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
+async fn a_template_that_sleeps_is_lost_at_once() {
+    let house = House::new();
+    // It is ready only when it sleeps.
+    let code = r#"
+        (until grep -q sleep /proc/$$/comm && grep -q 'State:.S' /proc/$$/status; do :; done
+            printf '{"ready":{"modules":7}}' >&4) &
+        exec sleep 600"#;
+    let templates = house.templates(code);
+    let planned = house.planned(&templates);
+    let began = Instant::now();
+    let lost = why(&planned, 60_000).await;
+    assert!(matches!(&lost, Why::Refused(why) if why.contains("does not look")), "{lost:?}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    // It was given up like one that is stopped, and so were those after it.
+    assert_eq!(only(&templates).reason.as_deref(), Some("it did not answer"));
 }

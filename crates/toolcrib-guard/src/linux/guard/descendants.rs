@@ -113,6 +113,10 @@ impl Subreaper {
         AskedFork(self.templates.clone())
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Whether it has not ended.
     pub(super) fn is_running(&self) -> bool {
         let mut files = [PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN)];

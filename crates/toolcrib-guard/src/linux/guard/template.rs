@@ -5,7 +5,10 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -33,7 +36,7 @@ use crate::{
     ProcessSpec, SpawnError, SpawnErrorKind,
     linux::{
         confine::{ConfineError, Confinement, name_for},
-        inspect::stat::Stat,
+        inspect::stat::{Stat, sleep_of},
     },
     marks::MARKER,
     process::{ForkStart, GuardStart},
@@ -43,8 +46,12 @@ use crate::{
 const NAME_MAX: usize = 15;
 /// The most bytes of one report.
 const MAX_REPORT: usize = 128 << 10;
-/// Time between two looks at whether the template is stopped, while it is to fork. A look costs some 20 us.
+/// Time between two looks at what the template does, while it is to fork. A look costs some 50 us.
 const LOOK: Duration = Duration::from_millis(10);
+/// Looks in turn that see it stopped until it counts as stopped.
+const STOPPED: u32 = 2;
+/// Looks in turn that see it asleep over an order until it counts as silent.
+const SILENT: u32 = 6;
 /// Pause before an order is sent again if the socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -59,6 +66,8 @@ pub(crate) struct TemplateProcess {
     /// A pidfd; `None` where the kernel has no pidfds.
     handle: Option<OwnedFd>,
     zygote: Option<Subreaper>,
+    /// It has slept over an order.
+    is_silent: AtomicBool,
     family: String,
     /// The process that started it. A fork of that process has copies of all files, but must not end it.
     owner: u32,
@@ -113,7 +122,8 @@ impl TemplateProcess {
             zygote.know_template(pid, true);
         }
         let owner = std::process::id();
-        let template = Self { orders, reports, _stdin: writer.into(), pid, handle, zygote, family, owner };
+        let (stdin, is_silent) = (writer.into(), AtomicBool::new(false));
+        let template = Self { orders, reports, _stdin: stdin, pid, handle, zygote, is_silent, family, owner };
         Ok((template, pipe::Receiver::from_owned_fd(output.into()).map_err(failed)?))
     }
 
@@ -148,16 +158,40 @@ impl TemplateProcess {
         Stat::of(self.pid).is_some_and(|stat| matches!(stat.state(), Some('T' | 't')))
     }
 
-    /// Waits until it is stopped, and has not gone on at a second look.
-    async fn stopped(&self) {
-        let mut before = false;
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Relaxed)
+    }
+
+    /// How often the template and the zygote have let go of their cores. To be asked for before an order.
+    fn switches(&self) -> Option<[u64; 2]> {
+        let of = |pid| Some(sleep_of(pid)?.1);
+        Some([of(self.pid)?, of(self.zygote.as_ref()?.pid())?])
+    }
+
+    /// Whether it sleeps and has not run since `before`, although the zygote has run, has handed the order on, and sleeps again. On a
+    /// busy machine it would be ready to run: an order wakes a template that waits for one.
+    fn sleeps_over_it(&self, before: Option<[u64; 2]>) -> bool {
+        let Some([own, zygotes]) = before else { return false };
+        let zygote = self.zygote.as_ref().and_then(|zygote| sleep_of(zygote.pid()));
+        // In this order: once the zygote sleeps, the template was woken.
+        zygote.is_some_and(|(sleeps, now)| sleeps && now != zygotes)
+            && sleep_of(self.pid) == Some((true, own))
+    }
+
+    /// Waits until it is seen that it will not answer an order: it is stopped, or silent. `before` is from before the order.
+    async fn lost(&self, before: Option<[u64; 2]>) -> &'static str {
+        let (mut stopped, mut silent) = (0, 0);
         loop {
             tokio::time::sleep(LOOK).await;
-            let now = self.is_stopped();
-            if before && now {
-                return;
+            stopped = if self.is_stopped() { stopped + 1 } else { 0 };
+            silent = if self.sleeps_over_it(before) { silent + 1 } else { 0 };
+            if stopped == STOPPED {
+                return "the template is stopped";
             }
-            before = now;
+            if silent == SILENT {
+                self.is_silent.store(true, Relaxed);
+                return "the template sleeps, and does not look at what it is asked for";
+            }
         }
     }
 
@@ -201,6 +235,7 @@ impl GuardedProcess {
         guarded.zygote = template.zygote.clone();
         let asked = template.zygote.as_ref().map(Subreaper::fork_asked);
         let files = [file, theirs, input, output.into(), error.into()];
+        let before = template.switches();
         let starting = async {
             template.ask(&ForkOrder { graces: grace.into() }, &files).await?;
             // From here on only the zygote, the template and the guard hold the other ends.
@@ -212,7 +247,7 @@ impl GuardedProcess {
         let late = || format!("the template has not started it within {} ms", limit.as_millis());
         let outcome = tokio::select! {
             outcome = starting => outcome,
-            () = template.stopped() => Err(io::Error::other("the template is stopped")),
+            lost = template.lost(before) => Err(io::Error::other(lost)),
             () = tokio::time::sleep(limit) => Err(io::Error::other(late())),
         };
         drop(asked);

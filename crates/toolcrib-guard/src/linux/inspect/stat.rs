@@ -52,6 +52,16 @@ impl Stat {
     }
 }
 
+/// Whether a process sleeps, and how often it has let go of its core so far. One that is to run, or waits for a disk, does not sleep.
+pub(crate) fn sleep_of(pid: u32) -> Option<(bool, u64)> {
+    let status = beginning(format!("/proc/{pid}/status"), LINE_MAX).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let value = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+    let switches = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(value);
+    let switches = switches.into_iter().map(|count| count?.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some((value("State:")?.starts_with('S'), switches))
+}
+
 /// Whether `/proc` belongs to the PID namespace of this process. In a new PID namespace without a new mount of `/proc`,
 /// it has the ids of the parent namespace.
 pub(crate) fn proc_is_ours() -> bool {
@@ -88,6 +98,24 @@ mod tests {
         assert_eq!((stat.parent(), stat.is_zombie()), (Some(std::process::id()), false));
         shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         shell.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_sleeps_is_known_from_one_that_works() {
+        let sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let worker = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while !sleep_of(sleeper.id()).is_some_and(|(sleeps, _)| sleeps) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+        }
+        let before = sleep_of(sleeper.id());
+        assert!((0..100).all(|_| !sleep_of(worker.id()).unwrap().0), "it works, or waits for a core");
+        assert_eq!(sleep_of(sleeper.id()), before);
+        for mut child in [sleeper, worker] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(sleep_of(u32::MAX), None);
     }
 
     #[test]
