@@ -37,6 +37,8 @@ pub(super) enum Stage<T> {
     None,
     Starting {
         since: Instant,
+        /// It has done nothing for a while.
+        is_stalled: bool,
     },
     Ready {
         since: Instant,
@@ -240,9 +242,9 @@ impl<T> Slot<T> {
             Stage::Failed { reason, .. } => {
                 Decision::Ordinary { start: false, why: Why::Failed(reason.clone()) }
             }
-            Stage::Starting { since } => {
+            Stage::Starting { since, is_stalled } => {
                 let elapsed = now.saturating_duration_since(*since);
-                match self.wait(wish, elapsed).filter(|_| self.covered.contains(wish.entry)) {
+                match self.wait(wish, elapsed, *is_stalled).filter(|_| self.covered.contains(wish.entry)) {
                     Some(limit) => Decision::Wait { limit, start: false },
                     None => Decision::Ordinary { start: false, why: Why::NotReady },
                 }
@@ -255,7 +257,7 @@ impl<T> Slot<T> {
 
     /// A template is started and waited for, if that is quicker; else it is started for later ones if it is `of_use` to them.
     fn begin(&self, wish: Wish<'_>, of_use: bool) -> Decision<T> {
-        match self.wait(wish, Duration::ZERO) {
+        match self.wait(wish, Duration::ZERO, false) {
             Some(limit) => Decision::Wait { limit, start: true },
             None => Decision::Ordinary { start: of_use, why: Why::NotReady },
         }
@@ -271,13 +273,14 @@ impl<T> Slot<T> {
     }
 
     /// How long it may wait for a template that was started so long ago. `None`: it is quicker by itself.
-    fn wait(&self, wish: Wish<'_>, elapsed: Duration) -> Option<Duration> {
+    fn wait(&self, wish: Wish<'_>, elapsed: Duration, is_stalled: bool) -> Option<Duration> {
         let takes = wish.takes?;
         // A template imports what a server does, and nothing else.
         let ready = self.memory.ready.unwrap_or(takes);
         let crowd = wish.crowd.max(1);
-        // It is late: who knows why.
-        if elapsed > ready.saturating_mul(1 + crowd) {
+        // It is late: who knows why. It may only be slow on busy cores, but not if it does nothing.
+        let bearable = if is_stalled { ready + ready / 4 } else { ready.saturating_mul(1 + crowd) };
+        if elapsed > bearable {
             return None;
         }
         let left = ready.saturating_sub(elapsed);

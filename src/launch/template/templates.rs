@@ -308,7 +308,7 @@ impl Templates {
                 return;
             }
             slot.covered = slot.entries.keys().cloned().collect();
-            slot.stage = Stage::Starting { since: Instant::now() };
+            slot.stage = Stage::Starting { since: Instant::now(), is_stalled: false };
         }
         let starting = Starting {
             supervisor: supervisor.clone(),

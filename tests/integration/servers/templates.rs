@@ -144,6 +144,23 @@ fn a_start_tells_how_long_it_waited_for_its_template() {
 
 #[toolcrib_testing::requires(python3_venv)]
 #[test]
+fn templates_can_be_turned_off_for_all_servers() {
+    let bench = Bench::new(&config(&[]).replacen("[defaults]\n", "[defaults]\ntemplate = false\n", 1));
+    furnish(bench.0.path());
+    for _ in 0..2 {
+        let events = check(&bench);
+        let row = ready(&events, "s0");
+        assert!(
+            events.iter().all(|event| event["forked"] != true && event.get("not_forked").is_none()),
+            "{row}"
+        );
+    }
+    let told = out(&bench.run(&["doctor"]));
+    assert!(told.contains("s0") && told.contains("`template` is false"), "{told}");
+}
+
+#[toolcrib_testing::requires(python3_venv)]
+#[test]
 fn bench_init_measures_with_and_without_templates() {
     let bench = Bench::new(&config(&[]));
     furnish(bench.0.path());

@@ -63,7 +63,7 @@ fn a_template_is_started_when_it_pays() {
 fn a_start_waits_only_while_that_is_quicker() {
     let now = Instant::now();
     let mut slot = slot(&["b"], Some(1200), now);
-    slot.stage = Stage::Starting { since: now };
+    slot.stage = Stage::Starting { since: now, is_stalled: false };
     let sooner = "ordinary: it starts sooner than its template";
     for (elapsed, decision) in [
         (0, sooner),
@@ -82,6 +82,10 @@ fn a_start_waits_only_while_that_is_quicker() {
     // In a crowd a late one is worth a longer wait.
     assert_eq!(words(&slot, wish(false, 1200, 4), now + 4 * SECOND), "wait 3700");
     assert_eq!(words(&slot, wish(false, 1200, 4), now + 7 * SECOND), sooner);
+    // But not if it does nothing.
+    slot.stage = Stage::Starting { since: now, is_stalled: true };
+    assert_eq!(words(&slot, wish(false, 1200, 4), now + SECOND), "wait 3900");
+    assert_eq!(words(&slot, wish(false, 1200, 4), now + 2 * SECOND), sooner);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     config::Secrets,
-    process::{Supervisor, Template, start_template},
+    process::{Activity, Supervisor, Template, activity, start_template},
     trace,
 };
 
@@ -27,6 +28,9 @@ use crate::{
 const READY: Duration = Duration::from_secs(30);
 /// How long one that ends by itself may take for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time between two looks at what it does while it imports, and how many of them see it idle if it is stalled.
+const LOOK: Duration = Duration::from_millis(50);
+const STALLED: u32 = 4;
 /// How often it is started again without modules that it cannot import.
 const MAX_AVOIDING: usize = 3;
 /// Modules that one report may name.
@@ -108,7 +112,7 @@ impl Starting {
             }
             attempt += 1;
             tracing::debug!(template = %self.key, why = %failure.what, "is started without some modules");
-            self.state.slot().stage = Stage::Starting { since: Instant::now() };
+            self.state.slot().stage = Stage::Starting { since: Instant::now(), is_stalled: false };
         };
         let memory = Memory { ready: Some(took), avoid: avoid.into_iter().collect() };
         {
@@ -135,16 +139,44 @@ impl Starting {
         let spec = self.key.template(self.code, &self.state.slot().covered.clone(), avoid);
         let template = start_template(&spec, &self.supervisor, &self.secrets).await;
         let template = template.map_err(|error| plain(error.what))?;
-        while let Some(packet) = template.report().await {
-            let report: Report = serde_json::from_slice(&packet).unwrap_or_default();
-            if let Some(failed) = report.failed {
-                return Err(self.failure(failed));
+        let said = async {
+            while let Some(packet) = template.report().await {
+                let Report { ready, failed, .. } = serde_json::from_slice(&packet).unwrap_or_default();
+                if let Some(failed) = failed {
+                    return Err(self.failure(failed));
+                }
+                if let Some(ready) = ready {
+                    return Ok(ready.modules);
+                }
             }
-            if let Some(ready) = report.ready {
-                return Ok((Arc::new(template), ready.modules));
+            Err(plain(self.end_of(&template).await))
+        };
+        let modules = tokio::select! {
+            said = said => said?,
+            never = self.look_for_stalls(template.pid()) => match never {},
+        };
+        Ok((Arc::new(template), modules))
+    }
+
+    /// Tells those that wait whether it does anything.
+    async fn look_for_stalls(&self, pid: u32) -> Infallible {
+        let (mut before, mut looks) = (None, 0);
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.state.slot().waiting == 0 {
+                continue;
+            }
+            let now = activity(pid);
+            let is_idle = matches!(now, Activity::Waiting(_)) && before == Some(now);
+            (before, looks) = (Some(now), if is_idle { looks + 1 } else { 0 });
+            if let Stage::Starting { is_stalled, .. } = &mut self.state.slot().stage {
+                *is_stalled = looks >= STALLED;
+            }
+            if looks >= STALLED {
+                // How late it is by now is known by each of them.
+                self.state.changed.notify_waiters();
             }
         }
-        Err(plain(self.end_of(&template).await))
     }
 
     fn failure(&self, FailedReport { what, avoid }: FailedReport) -> Failure {

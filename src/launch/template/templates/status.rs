@@ -68,7 +68,7 @@ impl TemplateStatus {
         };
         match &slot.stage {
             Stage::None => {}
-            Stage::Starting { since } => {
+            Stage::Starting { since, .. } => {
                 status.state = TemplateState::Starting;
                 status.age = Some(now.saturating_duration_since(*since));
             }
