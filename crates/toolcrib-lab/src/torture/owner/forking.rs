@@ -45,9 +45,9 @@ impl Forking {
         let mut server = server(line)?;
         server.scope = Scope::Task;
         if let Endpoint::Stdio(child) = &mut server.endpoint {
-            // As variables of a task, so that owners share what they know of forks.
             child.args.push(TaskVariable::TaskDir.placeholder().to_owned());
-            child.set_env(TEMPLATE_MARK, TaskVariable::Task.placeholder());
+            // Not as a variable of the task: a template that no other task can use is not made.
+            child.set_env(TEMPLATE_MARK, &*self.mark);
         }
         let mut config = config_of(server);
         config.cache_folder = Some(self.cache.clone());
