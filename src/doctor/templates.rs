@@ -39,7 +39,7 @@ impl TemplateForecasts {
                 let text = "may be forked from a template the next time; the fork is compared with an ordinary start";
                 Finding::ok(name, text)
             }
-            Forecast::Proven => Finding::ok(name, "may be forked from a template"),
+            Forecast::Proven => Finding::ok(name, "may be forked from a template, where that is quicker"),
             Forecast::Varies(how) => {
                 let text = format!(
                     "is not forked from a template: it does not offer the same at each start, so that a fork cannot be compared: {how}"

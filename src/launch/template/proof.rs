@@ -23,6 +23,8 @@ use crate::{config::Secrets, launch::record::Store};
 const SCHEMA: u32 = 1;
 /// Records that are older are removed: packages change, and what is still in use is soon known again.
 const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How long it is remembered what the start of a template takes: if that was too long, nobody measures it again.
+const READY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of a reason.
 const MAX_REASON: usize = 500;
 /// Modules that a template is started without.
@@ -114,6 +116,9 @@ struct ProofRecord {
 struct MemoryRecord {
     schema: u32,
     ready_ms: Option<u64>,
+    /// Seconds since 1970.
+    #[serde(default)]
+    measured: u64,
     avoid: Vec<String>,
 }
 
@@ -256,8 +261,9 @@ impl Proofs {
     pub(super) fn memory_of(&self, key: &str) -> Memory {
         let record = self.store.as_ref().and_then(|store| store.load::<MemoryRecord>(&of_template(key)));
         let record = record.filter(|record| record.schema == SCHEMA && record.avoid.len() <= MAX_AVOID);
-        let Some(MemoryRecord { ready_ms, avoid, .. }) = record else { return Memory::default() };
-        Memory { ready: ready_ms.map(Duration::from_millis), avoid }
+        let Some(MemoryRecord { ready_ms, measured, avoid, .. }) = record else { return Memory::default() };
+        let is_old = now().abs_diff(measured) > READY_KEPT.as_secs();
+        Memory { ready: ready_ms.filter(|_| !is_old).map(Duration::from_millis), avoid }
     }
 
     /// Writes a file.
@@ -267,7 +273,8 @@ impl Proofs {
         let mut avoid = memory.avoid;
         avoid.truncate(MAX_AVOID);
         // It is only a help.
-        let _ = store.save(&of_template(key), &MemoryRecord { schema: SCHEMA, ready_ms, avoid });
+        let _ =
+            store.save(&of_template(key), &MemoryRecord { schema: SCHEMA, ready_ms, measured: now(), avoid });
     }
 
     /// Where what is known of the server is kept. `None`: in memory.
