@@ -27,8 +27,8 @@ use crate::{
 const SERVERS: [&str; 3] = ["time", "git", "fetch"];
 /// A fourth, for the tasks of a run.
 const FOURTH: &str = "clock";
-/// Loans before the clock starts: an ordinary start of each server, one from a template, which is compared with it, and the template
-/// itself.
+/// Loans before the clock starts that may be needed until templates begin: a start by `uvx`, an ordinary one without it, which is what
+/// forks are compared with, and one that starts the template.
 const WARM_UP: usize = 3;
 /// How long all servers of a measurement may take.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -266,16 +266,16 @@ async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> 
     let has_template =
         |server: &ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.template);
     let templates = config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).any(has_template);
-    for loans in 1..=WARM_UP {
-        let loan = manager.lend(Borrower::Task);
-        until_ready(std::slice::from_ref(&loan)).await?;
-        // So that the last one is forked, and all processes do the same.
-        let began = Instant::now();
-        while templates && loans + 1 == WARM_UP && !has_templates(&manager) {
-            anyhow::ensure!(began.elapsed() < LIMIT, "no template after {} s", LIMIT.as_secs());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+    for _ in 1..=WARM_UP {
+        lend_once(&manager).await?;
     }
+    // So that the last one before the clock starts is forked, and all processes do the same.
+    let began = Instant::now();
+    while templates && !has_templates(&manager) {
+        anyhow::ensure!(began.elapsed() < LIMIT, "no template after {} s", LIMIT.as_secs());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    lend_once(&manager).await?;
     let began = Instant::now();
     let all: Vec<Loan> = (0..loans).map(|_| manager.lend(Borrower::Task)).collect();
     until_ready(&all).await?;
@@ -293,6 +293,10 @@ async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> 
 fn has_templates(manager: &Manager) -> bool {
     let templates = manager.templates();
     !templates.is_empty() && templates.iter().all(|template| template.state == TemplateState::Ready)
+}
+
+async fn lend_once(manager: &Manager) -> anyhow::Result<()> {
+    until_ready(&[manager.lend(Borrower::Task)]).await
 }
 
 async fn until_ready(loans: &[Loan]) -> anyhow::Result<()> {
