@@ -76,8 +76,22 @@ install_venv() {                            # FOLDER REQUIREMENTS
   echo "$want" > "$1/.stamp"
 }
 
+install_uv() {                              # uv, and in its cache the environment that uvx makes for one server
+  install_venv venv-uv requirements-uv.txt
+  local want; want=$(stamp_of requirements.txt requirements-uv.txt)
+  if current uv-cache "$want"; then say "uv-cache is up to date"; return; fi
+  may_install uv-cache
+  say "installing mcp-server-time with uvx"
+  rm -rf uv-cache
+  # As the tests do, but that these may not use a network.
+  UV_CACHE_DIR=$here/uv-cache UV_CONSTRAINT=$here/requirements.txt UV_PYTHON=$python UV_PYTHON_DOWNLOADS=never \
+    venv-uv/bin/uvx --quiet mcp-server-time --help >/dev/null || die "uvx could not start mcp-server-time (see above)"
+  echo "$want" > uv-cache/.stamp
+}
+
 install_npm
 install_venv venv requirements.txt
 install_venv venv-sqlite requirements-sqlite.txt
 install_venv venv-numpy requirements-numpy.txt
+install_uv
 say "ready"

@@ -103,6 +103,7 @@ const REQUIREMENTS: &[Requirement] = &[
         needs: "unshare(1) with time namespaces",
         is_met: || probe::succeeds("unshare", &["--time", "--boottime", "100000", "--", "true"]),
     },
+    Requirement { name: "uv", needs: "uv, which tests/servers/install.sh installs", is_met: probe::uv },
 ];
 
 const REQUIRE: &str = "TOOLCRIB_TEST_REQUIRE";

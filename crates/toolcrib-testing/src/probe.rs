@@ -129,6 +129,10 @@ pub(crate) fn numpy() -> bool {
     tests("servers").join("venv-numpy").is_dir()
 }
 
+pub(crate) fn uv() -> bool {
+    tests("servers").join("uv-cache").is_dir()
+}
+
 /// A folder of `tests`.
 fn tests(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(name)

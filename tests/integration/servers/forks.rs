@@ -4,6 +4,7 @@ mod faults;
 mod isolation;
 mod proofs;
 mod restarts;
+mod runners;
 
 use toolcrib::ServerConfig;
 

@@ -1,0 +1,57 @@
+//! A server behind a package runner: started by it, then directly, then as a fork.
+
+use std::{path::Path, time::Instant};
+
+use serde_json::json;
+use toolcrib::{
+    Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, config::Scope, manager::Borrower,
+};
+
+use crate::support::{Lab, call};
+
+/// As tests/servers/install.sh starts it, without a network.
+fn server(lab: &Lab) -> ServerConfig {
+    let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
+    let args = ["mcp-server-time", "--local-timezone=UTC"].map(str::to_owned);
+    let mut child = StdioConfig::new(servers.join("venv-uv/bin/uvx"), args.to_vec(), lab.file(""));
+    for (name, value) in [
+        ("PATH", std::env::var("PATH").unwrap()),
+        ("HOME", lab.file("").display().to_string()),
+        ("UV_CACHE_DIR", servers.join("uv-cache").display().to_string()),
+        ("UV_CONSTRAINT", servers.join("requirements.txt").display().to_string()),
+        ("UV_PYTHON", "python3".to_owned()),
+        ("UV_PYTHON_DOWNLOADS", "never".to_owned()),
+        ("UV_OFFLINE", "1".to_owned()),
+        (Lab::VARIABLE, lab.mark().to_owned()),
+    ] {
+        child.set_env(name, value);
+    }
+    let mut server = ServerConfig::new(ServerName::new("time").unwrap(), Endpoint::Stdio(child));
+    server.scope = Scope::Task;
+    server
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(uv))]
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_uvx_are_forked() {
+    let lab = Lab::new();
+    let mut config = Config::new([server(&lab)]);
+    config.cache_folder = Some(lab.file("cache"));
+    let manager = Manager::start(&config).await.unwrap();
+    let (mut ordinary, began) = (0, Instant::now());
+    loop {
+        assert!(began.elapsed().as_secs() < 120, "{ordinary}: {:?}", manager.templates());
+        let loan = manager.lend(Borrower::Task);
+        let told =
+            call(&loan.toolbox(), "time", "get_current_time", json!({"timezone": "UTC"})).await.unwrap();
+        assert!(told.contains("UTC"), "{told}");
+        if loan.toolbox().status()[0].is_forked {
+            break;
+        }
+        ordinary += 1;
+    }
+    assert!(ordinary >= 2, "the first one is started by uvx, the next one is what forks are compared with");
+    assert!(manager.shutdown().await.survivors.is_empty());
+    lab.await_nobody();
+}
