@@ -68,7 +68,7 @@ impl Template {
         self.process.is_stopped()
     }
 
-    /// Whether it has slept over an order for a fork, blocked in something else: it is of no use.
+    /// Whether it, or a fork of it, has slept over an order, blocked in something: it is of no use.
     pub fn is_silent(&self) -> bool {
         self.process.is_silent()
     }

@@ -67,6 +67,8 @@ def serve(guard, talk, files, words, name):
         prctl(SET_NAME, name.encode())
         if name == "mute":
             signal.pause()
+        while name == "busy":
+            pass
         talk.send(b"why it does not want to" if name == "why" else b"ok")
         while (order := talk.recv(64)) != b"go":
             if order != b"obey":
@@ -126,6 +128,8 @@ def answer(number, files):
         return -1
     if name == "wrong":
         return os.getppid()
+    if name == "asleep":
+        signal.pause()
     pid = libc.syscall(CLONE, ctypes.c_ulong(CLONE_PARENT | signal.SIGCHLD), None, None, None, None)
     if pid == 0:
         try:

@@ -32,7 +32,7 @@ async fn try_fork(
     template: &Template,
     kin: &Supervisor,
 ) -> Result<(Process, Pipes), SpawnError> {
-    let limit = if matches!(name, "mute" | "stuck") { Duration::from_millis(300) } else { LIMIT };
+    let limit = if name == "busy" { Duration::from_millis(300) } else { LIMIT };
     kin.spawn_from(template, &python(code), name, limit, LONG).await
 }
 
@@ -251,6 +251,26 @@ async fn a_stopped_template_is_seen() {
     until_gone_with([first, second], &kin).await;
 }
 
+#[toolcrib_testing::requires(python3)]
+#[tokio::test]
+async fn a_template_that_sleeps_is_seen() {
+    let [kin, _] = ways();
+    // Before it looks at the order, and after.
+    for name in ["server", "asleep"] {
+        let template = template(&kin).await;
+        let (process, mut pipes) = fork(ECHO, &template, &kin).await;
+        if name == "server" {
+            assert!(try_fork(ECHO, "asleep", &template, &kin).await.is_err());
+        }
+        assert_eq!(template.is_silent(), name == "server");
+        let error = try_fork(ECHO, name, &template, &kin).await.err().unwrap();
+        assert!(error.what.contains("the template sleeps") && template.is_silent(), "{error}");
+        echoes(&mut pipes).await;
+        drop(template);
+        until_gone_with([process], &kin).await;
+    }
+}
+
 pub(super) async fn until_gone_with<const COUNT: usize>(processes: [Process; COUNT], kin: &Supervisor) {
     drop(processes);
     until_gone(kin).await;
@@ -265,8 +285,9 @@ async fn failed_forks_are_told_and_leave_nothing() {
     let cases = [
         ("refused", "too many threads"),
         ("why", "it does not want to"),
-        ("mute", "within 300 ms"),
-        ("stuck", "within 300 ms"),
+        ("mute", "the fork of the template sleeps"),
+        ("stuck", "the fork of the template sleeps"),
+        ("busy", "within 300 ms"),
         ("lost", "has ended"),
         ("wrong", "not a fork"),
     ];

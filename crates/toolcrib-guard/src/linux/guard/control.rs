@@ -27,6 +27,8 @@ pub(crate) struct Control {
 
 #[derive(Default)]
 pub(super) struct GuardState {
+    /// What becomes the guard, where that is the fork of a template.
+    pub(super) forked: Option<u32>,
     pub(super) started: Option<io::Result<Running>>,
     pub(super) exited: Option<(ExitStatus, StopOutcome)>,
     pub(super) exceeded: Option<String>,
@@ -142,6 +144,7 @@ impl GuardState {
                 let handle = files.into_iter().next();
                 self.started = Some(Ok(Running { guard, handle, server: pid }));
             }
+            Notice::Forked { pid } => self.forked = Some(pid.cast_unsigned()),
             Notice::Refused { errno, what, help } => {
                 let error = errno.map(io::Error::from_raw_os_error);
                 let error = error

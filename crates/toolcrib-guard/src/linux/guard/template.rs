@@ -34,9 +34,13 @@ use super::{
 };
 use crate::{
     ProcessSpec, SpawnError, SpawnErrorKind,
+    inspect::Activity,
     linux::{
         confine::{ConfineError, Confinement, name_for},
-        inspect::stat::{Stat, sleep_of},
+        inspect::{
+            activity::activity,
+            stat::{Stat, sleep_of},
+        },
     },
     marks::MARKER,
     process::{ForkStart, GuardStart},
@@ -50,8 +54,8 @@ const MAX_REPORT: usize = 128 << 10;
 const LOOK: Duration = Duration::from_millis(10);
 /// Looks in turn that see it stopped until it counts as stopped.
 const STOPPED: u32 = 2;
-/// Looks in turn that see it asleep over an order until it counts as silent.
-const SILENT: u32 = 6;
+/// Looks in turn that see it asleep over an order, or its fork asleep over the start of the server, until it counts as silent.
+const SILENT: u32 = 4;
 /// Pause before an order is sent again if the socket was full.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -66,11 +70,20 @@ pub(crate) struct TemplateProcess {
     /// A pidfd; `None` where the kernel has no pidfds.
     handle: Option<OwnedFd>,
     zygote: Option<Subreaper>,
-    /// It has slept over an order.
+    /// It, or a fork of it, has slept over an order.
     is_silent: AtomicBool,
     family: String,
     /// The process that started it. A fork of that process has copies of all files, but must not end it.
     owner: u32,
+}
+
+/// A process that sleeps over an order, and what changes when it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asleep {
+    /// How often it has let go of its core.
+    Template(u64),
+    /// The CPU time of the fork and its server.
+    Fork(Duration),
 }
 
 impl TemplateProcess {
@@ -162,35 +175,53 @@ impl TemplateProcess {
         self.is_silent.load(Relaxed)
     }
 
-    /// How often the template and the zygote have let go of their cores. To be asked for before an order.
-    fn switches(&self) -> Option<[u64; 2]> {
-        let of = |pid| Some(sleep_of(pid)?.1);
-        Some([of(self.pid)?, of(self.zygote.as_ref()?.pid())?])
+    /// How often the zygote has let go of its core. To be asked for before an order.
+    fn zygote_switches(&self) -> Option<u64> {
+        Some(sleep_of(self.zygote.as_ref()?.pid())?.1)
     }
 
-    /// Whether it sleeps and has not run since `before`, although the zygote has run, has handed the order on, and sleeps again. On a
-    /// busy machine it would be ready to run: an order wakes a template that waits for one.
-    fn sleeps_over_it(&self, before: Option<[u64; 2]>) -> bool {
-        let Some([own, zygotes]) = before else { return false };
-        let zygote = self.zygote.as_ref().and_then(|zygote| sleep_of(zygote.pid()));
+    /// What the process that has the order now does, as far as that stays the same while it sleeps; `None` if it may be at work. Until
+    /// the zygote tells of the `fork` that is the template, if the zygote has run since the order and sleeps again: it has handed it on,
+    /// and knows of no answer. A template that waits for an order is woken by it: on a busy machine it would be ready to run. `before`
+    /// is from before the order.
+    fn asleep(&self, fork: Option<u32>, before: Option<u64>) -> Option<Asleep> {
+        if let Some(fork) = fork {
+            return match activity(fork) {
+                Activity::Waiting(used) => Some(Asleep::Fork(used)),
+                Activity::Busy | Activity::Unknown => None,
+            };
+        }
         // In this order: once the zygote sleeps, the template was woken.
-        zygote.is_some_and(|(sleeps, now)| sleeps && now != zygotes)
-            && sleep_of(self.pid) == Some((true, own))
+        let (sleeps, switches) = sleep_of(self.zygote.as_ref()?.pid())?;
+        let own = sleep_of(self.pid)?;
+        (sleeps && Some(switches) != before && own.0).then_some(Asleep::Template(own.1))
     }
 
-    /// Waits until it is seen that it will not answer an order: it is stopped, or silent. `before` is from before the order.
-    async fn lost(&self, before: Option<[u64; 2]>) -> &'static str {
-        let (mut stopped, mut silent) = (0, 0);
+    /// Waits until it is seen that it will not serve an order: it is stopped, or silent. `control` hears of the fork. `before` is from
+    /// before the order.
+    async fn lost(&self, control: &Control, before: Option<u64>) -> &'static str {
+        let (mut stopped, mut silent, mut last) = (0, 0, None);
         loop {
             tokio::time::sleep(LOOK).await;
             stopped = if self.is_stopped() { stopped + 1 } else { 0 };
-            silent = if self.sleeps_over_it(before) { silent + 1 } else { 0 };
+            control.receive();
+            let fork = control.state().forked;
+            let now = self.asleep(fork, before);
+            silent = match now {
+                Some(_) if now == last => silent + 1,
+                Some(_) => 1,
+                None => 0,
+            };
+            last = now;
             if stopped == STOPPED {
                 return "the template is stopped";
             }
             if silent == SILENT {
                 self.is_silent.store(true, Relaxed);
-                return "the template sleeps, and does not look at what it is asked for";
+                return match fork {
+                    None => "the template sleeps, and does not look at what it is asked for",
+                    Some(_) => "the fork of the template sleeps, and does not become the server",
+                };
             }
         }
     }
@@ -235,7 +266,7 @@ impl GuardedProcess {
         guarded.zygote = template.zygote.clone();
         let asked = template.zygote.as_ref().map(Subreaper::fork_asked);
         let files = [file, theirs, input, output.into(), error.into()];
-        let before = template.switches();
+        let before = template.zygote_switches();
         let starting = async {
             template.ask(&ForkOrder { graces: grace.into() }, &files).await?;
             // From here on only the zygote, the template and the guard hold the other ends.
@@ -247,7 +278,7 @@ impl GuardedProcess {
         let late = || format!("the template has not started it within {} ms", limit.as_millis());
         let outcome = tokio::select! {
             outcome = starting => outcome,
-            lost = template.lost(before) => Err(io::Error::other(lost)),
+            lost = template.lost(&guarded.control, before) => Err(io::Error::other(lost)),
             () = tokio::time::sleep(limit) => Err(io::Error::other(late())),
         };
         drop(asked);

@@ -20,6 +20,7 @@
 //!    input, output and error, the read end of a pipe, and a pidfd of the manager where the kernel has pidfds.
 //! 2. The template clones a fork with `CLONE_PARENT` and answers with the number and the id of the fork (8 bytes each), or
 //!    -1 if it refuses. Before that it sends the reason to the manager, as [`Notice::Refused`]. It keeps none of the files.
+//!    The zygote passes the id on to the manager, as [`Notice::Forked`].
 //! 3. The fork reads a byte from the pipe; it exits if the pipe is closed. It starts a session, becomes a subreaper and
 //!    forks the server, to which it is connected by a pair of packet sockets. It keeps only the socket to the manager as
 //!    descriptor 3, the start as 4, its end of the pair as 5 and the pidfd as 6, has no blocked or ignored signals, and
@@ -283,6 +284,8 @@ impl Template {
             return None;
         };
         guards.insert(pid, KnownGuard::Forked(graces));
+        // Before it goes on, and tells more.
+        let _ = wire::send(&control, &Notice::Forked { pid: pid.as_raw_pid() }, &[]);
         // If this fails the fork has ended, and is reaped soon.
         let _ = rustix::io::write(&release, &[1]);
         Some(ReleasedFork { pid, control, release })

@@ -86,7 +86,7 @@ impl Packet for ForkOrder {
     const MAX: usize = SHORT;
 }
 
-/// From the guard to the manager, and once from the zygote for a template. The end of the stream without [`Notice::Gone`]: the guard was killed.
+/// From the guard to the manager, and from the zygote about templates and forks. The end of the stream without [`Notice::Gone`]: the guard was killed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Notice {
@@ -96,6 +96,11 @@ pub(super) enum Notice {
         /// The guard's process; the zygote's for a template.
         guard: i32,
         /// The server's process, which leads its own group; or that of the template.
+        pid: i32,
+    },
+    /// From the zygote: a template has made the fork that becomes the guard.
+    Forked {
+        /// Its process.
         pid: i32,
     },
     /// The server could not be started.
