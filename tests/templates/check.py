@@ -25,9 +25,14 @@ os.environ.setdefault("SHARED_LIB_WROTE", "1")
 SEEDED, BY_CHANCE = random.Random(5), random.Random()
 try: import no_such_thing
 except ImportError: pass
+class Kept: pass
+KEPT = Kept()
 def authkey(): return multiprocessing.current_process().authkey.hex()
 """
-WAYS = ("error chained code words interrupt text hook bad_hook thread unflushed os_exit").split()
+WAYS = (
+    "error chained code words interrupt text hook bad_hook thread unflushed os_exit own_end library_end library_generator library_file "
+    "library_database"
+).split()
 
 
 class Lab:
@@ -139,13 +144,14 @@ def compare(what: str, normal: dict, forked: dict) -> "list[str]":
 def check_starts(lab: Lab) -> "list[str]":
     """Every form of command with the usual flags."""
     found, chance, count = [], [], 0
-    python, version = lab.python, subprocess.check_output([lab.python, "-c", "import sys; print(sys.version_info[:2] >= (3, 11))"])
+    python = lab.python
+    version = json.loads(subprocess.check_output([python, "-c", "import sys; print(list(sys.version_info[:2]))"]))
     scripts = {
         "path": (os.path.join(lab.cwd, "probe.py"), "probe.py"), "relative": ("probe.py",), "dot": ("./probe.py",),
         "symlink": (os.path.join(lab.cwd, "link.py"),), "console": (os.path.join(lab.folder, "env/bin/probe-server"),),
     }
     flag_sets = [[], ["-u"], ["-I"], ["-E", "-s"], ["-B"], ["-X", "utf8"], ["-W", "ignore::UserWarning", "-O"]]
-    flag_sets += [["-P"]] if version.strip() == b"True" else []
+    flag_sets += [["-P"]] if version >= [3, 11] else []
     for flags in flag_sets:
         template = lab.template(flags)
         ready = template.report()
@@ -176,8 +182,17 @@ def check_starts(lab: Lab) -> "list[str]":
                 for form in (["-m", "probe_server"], ["probe.py"]):
                     args = [python, *form, way]
                     forked = outcome_of(template.start(args, lab.server_env, lab.cwd, "python"))
+                    files = [sorted(os.listdir(lab.cwd))]
                     found += compare(" ".join(args[1:]), normal_outcome(args, lab.server_env, lab.cwd), forked)
+                    files.append(sorted(os.listdir(lab.cwd)))
+                    found += [f"{way}: the files that are left: {files}"] if files[0] != files[1] else []
                     count += 1
+            # The modules of the template are not cleared.
+            args = [python, "probe.py", "quick"]
+            outputs = normal_outcome(args, lab.server_env, lab.cwd)["out"], outcome_of(template.start(args, lab.server_env, lab.cwd, "python"))["out"]
+            is_quick = ["an object of the library has ended" in output for output in outputs] == [True, False]
+            if is_quick != (version >= [3, 10]):
+                found.append(f"whether the end is quick: {outputs}")
             args = [python, "wrong.py"]
             forked = outcome_of(template.start(args, lab.server_env, lab.cwd, "python"))
             found += compare("a syntax error", normal_outcome(args, lab.server_env, lab.cwd), forked)

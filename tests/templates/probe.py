@@ -17,6 +17,20 @@ class Thing:
     pass
 
 
+class Last:
+    def __del__(self):
+        import textwrap
+
+        os.write(1, textwrap.dedent("  its end is told\n").encode())
+
+
+def suspended():
+    try:
+        yield
+    finally:
+        os.write(1, b"the generator has ended\n")
+
+
 def square(number):
     return number * number
 
@@ -122,6 +136,29 @@ def main():
         threading.Thread(target=lambda: (time.sleep(0.2), print("the thread has ended"))).start()
     elif how == "unflushed":
         sys.stdout.write("no newline")
+    elif how == "quick":  # Told as the modules of the template are cleared, if they are.
+        import weakref
+
+        sys.kept = weakref.ref(shared_lib.KEPT, lambda _, write=os.write: write(1, b"an object of the library has ended\n"))
+    elif how == "own_end":
+        sys.modules["__main__"].LAST = Last()
+    elif how == "library_end":
+        shared_lib.LAST = Last()
+    elif how == "library_generator":
+        shared_lib.LAST = suspended()
+        next(shared_lib.LAST)
+    elif how == "library_file":
+        shared_lib.LAST = open(os.dup(1), "w")
+        shared_lib.LAST.write("not flushed")
+    elif how == "library_database":
+        import sqlite3
+
+        for file in ("data", "data-wal", "data-shm"):
+            if os.path.exists(file):
+                os.remove(file)
+        shared_lib.LAST = sqlite3.connect("data")
+        shared_lib.LAST.execute("pragma journal_mode = wal")
+        shared_lib.LAST.execute("create table data (one)")
     elif how == "os_exit":
         os._exit(9)
     elif how == "echo":

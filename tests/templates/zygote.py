@@ -15,7 +15,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = os.path.join(HERE, "../../src/launch/template")
-CODE = "\n".join(open(os.path.join(PARTS, part + ".py")).read() for part in ("imports", "disk", "request", "template"))
+CODE = "\n".join(open(os.path.join(PARTS, part + ".py")).read() for part in ("imports", "disk", "request", "end", "template"))
 GUARD = ["python3", "-I", "-S", os.path.join(HERE, "guard.py")]
 LIMIT = 60.0
 

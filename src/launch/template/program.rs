@@ -8,5 +8,7 @@ pub(super) const CODE: &str = concat!(
     "\n",
     include_str!("request.py"),
     "\n",
+    include_str!("end.py"),
+    "\n",
     include_str!("template.py")
 );

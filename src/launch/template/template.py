@@ -1,11 +1,10 @@
 """A template: a process that has imported what the Python servers of one environment share, and is forked for each.
 
-Last part of the program, after request.py. Descriptors, packets and the processes that take part are
+Last part of the program, after end.py. Descriptors, packets and the processes that take part are
 described in docs/templates.md. A request is served by two forks: the first, a child of the zygote, becomes the guard;
 the second, its child, becomes the server. The template keeps nothing of a request: buffers are overwritten.
 """
 
-import atexit
 import logging
 import runpy
 import select
@@ -38,8 +37,7 @@ class Template:
         watch.run(sorted(set().union(*(entry.shared for entry in self.own.values()))))
         self.watch = watch
         self.generators = watch.generators()
-        # They tell on stderr of each of their objects that is left at the end: see [Server.renew].
-        self.has_leak_checks = any(getattr(kind, "__module__", "") == "nanobind" for kind in set(map(type, gc.get_objects())))
+        QUICK_END.prepare()
         ambient = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
         if ambient and not all(map(os.path.isabs, ambient.split(":"))):
             watch.note("<cwd>")
@@ -174,8 +172,6 @@ class Server:
 
     def renew(self) -> None:
         """Makes new what a process has of its own."""
-        if self.template.has_leak_checks:
-            atexit.register(gc.unfreeze)
         time.tzset()
         for generator in self.template.generators:
             generator.seed()
@@ -406,7 +402,6 @@ def main() -> Requests:
     except OSError as error:
         report({"failed": {"what": f"prctl(PR_SET_MM_MAP): {error.strerror}", "avoid": []}})
         os._exit(1)
-    zygote = socket.socket(fileno=ZYGOTE)
     watch = Watch(plan.get("avoid", []))
     gc.disable()  # Imports leave little to collect, and take a tenth longer with it.
     template = Template(plan, command, watch)
@@ -424,7 +419,7 @@ def main() -> Requests:
     ready.update(environment=sorted(watch.names), readers={name: sorted(by) for name, by in sorted(watch.names.items())})
     ready.update(shared=sorted(watch.shared), queued_ms=queued_ms())
     report({"ready": ready})
-    return Requests(template, zygote)
+    return Requests(template, socket.socket(fileno=ZYGOTE))
 
 
 def server() -> Server:
