@@ -68,6 +68,7 @@ pub(super) struct Slot<T> {
     /// When templates have ended of late that nobody has ended.
     ends: Vec<Instant>,
     pub(super) forks: u64,
+    /// Starts that have no template yet.
     pub(super) waiting: usize,
     /// Starts of its servers that are under way, forks or not.
     pub(super) under_way: usize,
@@ -87,6 +88,7 @@ pub(super) struct Wish<'a> {
     pub(super) takes: Option<Duration>,
     /// Starts at the same time, this one included, for each core.
     pub(super) crowd: u32,
+    pub(super) cores: usize,
 }
 
 /// What it does.
@@ -244,7 +246,10 @@ impl<T> Slot<T> {
             }
             Stage::Starting { since, is_stalled } => {
                 let elapsed = now.saturating_duration_since(*since);
-                match self.wait(wish, elapsed, *is_stalled).filter(|_| self.covered.contains(wish.entry)) {
+                // Cores that have nothing else to do: the others go on waiting.
+                let is_held_up = *is_stalled && self.under_way.saturating_sub(self.waiting) < wish.cores;
+                let worth = !is_held_up && self.covered.contains(wish.entry);
+                match self.wait(wish, elapsed, *is_stalled).filter(|_| worth) {
                     Some(limit) => Decision::Wait { limit, start: false },
                     None => Decision::Ordinary { start: false, why: Why::NotReady },
                 }
@@ -278,7 +283,7 @@ impl<T> Slot<T> {
         // A template imports what a server does, and nothing else.
         let ready = self.memory.ready.unwrap_or(takes);
         let crowd = wish.crowd.max(1);
-        // It is late: who knows why. It may only be slow on busy cores, but not if it does nothing.
+        // It is late: who knows why. It may only be slow on busy cores, unless it does nothing.
         let bearable = if is_stalled { ready + ready / 4 } else { ready.saturating_mul(1 + crowd) };
         if elapsed > bearable {
             return None;

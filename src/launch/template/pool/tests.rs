@@ -12,7 +12,7 @@ static ENTRY: std::sync::LazyLock<Entry> = std::sync::LazyLock::new(entry);
 
 fn wish(repeats: bool, takes: u64, crowd: u32) -> Wish<'static> {
     let takes = Some(Duration::from_millis(takes)).filter(|takes| !takes.is_zero());
-    Wish { identity: "a", entry: &ENTRY, repeats, takes, crowd }
+    Wish { identity: "a", entry: &ENTRY, repeats, takes, crowd, cores: 2 }
 }
 
 /// In words: `fork`, `wait MILLIS [and start]`, `ordinary [and start]: WHY`.
@@ -84,8 +84,12 @@ fn a_start_waits_only_while_that_is_quicker() {
     assert_eq!(words(&slot, wish(false, 1200, 4), now + 7 * SECOND), sooner);
     // But not if it does nothing.
     slot.stage = Stage::Starting { since: now, is_stalled: true };
+    (slot.under_way, slot.waiting) = (8, 6);
     assert_eq!(words(&slot, wish(false, 1200, 4), now + SECOND), "wait 3900");
     assert_eq!(words(&slot, wish(false, 1200, 4), now + 2 * SECOND), sooner);
+    // A core that nobody else uses is not kept idle.
+    slot.waiting = 7;
+    assert_eq!(words(&slot, wish(false, 1200, 4), now + SECOND), sooner);
 }
 
 #[test]

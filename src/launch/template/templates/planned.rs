@@ -198,6 +198,7 @@ impl Planned {
     ) -> Result<Arc<Template>, Why> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut deadline = None;
+        let _waiting = Counted::new(state, |slot| &mut slot.waiting);
         loop {
             let changed = state.changed.notified();
             tokio::pin!(changed);
@@ -212,6 +213,7 @@ impl Planned {
                 repeats: self.repeats,
                 takes: self.takes,
                 crowd: u32::try_from(at_once / cores).unwrap_or(u32::MAX),
+                cores,
             };
             let decision = state.slot().decide(wish, Instant::now());
             match decision {
@@ -237,7 +239,6 @@ impl Planned {
                         turn.give_up();
                     }
                     let deadline = *deadline.get_or_insert_with(|| until.min(Instant::now() + limit));
-                    let _waiting = Counted::new(state, |slot| &mut slot.waiting);
                     self.wait(deadline, changed).await.ok_or_else(late)?;
                 }
             }

@@ -28,8 +28,9 @@ use crate::{
 const READY: Duration = Duration::from_secs(30);
 /// How long one that ends by itself may take for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Time between two looks at what it does while it imports, and how many of them see it idle if it is stalled.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time between two looks at what it does while it imports and others wait, and how many of them see it idle if it is stalled. A look
+/// costs some 60 us.
+const LOOK: Duration = Duration::from_millis(10);
 const STALLED: u32 = 4;
 /// How often it is started again without modules that it cannot import.
 const MAX_AVOIDING: usize = 3;
@@ -175,7 +176,7 @@ impl Starting {
                 *is_stalled = looks >= STALLED;
             }
             if looks >= STALLED {
-                // How late it is by now is known by each of them.
+                // Each of them looks whether there is a core for it, and how late it is by now.
                 self.state.changed.notify_waiters();
             }
         }
