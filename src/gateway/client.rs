@@ -368,7 +368,7 @@ impl Client {
         self.calls.wait().await;
     }
 
-    /// Whom nobody listens to any more is told nothing.
+    /// Ends all subscriptions: nobody reads their notifications any more.
     pub(super) fn end_listening(&self) {
         let mut under_way = lock(&self.under_way);
         for listening in lock(&self.listening).drain(..) {

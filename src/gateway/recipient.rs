@@ -1,5 +1,5 @@
-//! Which client a message is for that a server sends on its own. If that is not certain, it is for none: what one owner asks or
-//! begins is not there for others.
+//! Finds the client that a server's own message is meant for. If that is not certain, no client gets it: one owner's requests and
+//! tasks stay hidden from others.
 
 use std::{
     collections::HashMap,
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{session::Era, tool::ServerName};
 
-/// How long a server may have something to say of a request that was given up.
+/// How long a server may still send something about a request that its client has cancelled.
 const LATE: Duration = Duration::from_secs(600);
-/// Owners of whom is remembered that they gave requests up, for each server.
+/// For each server, the most owners whose cancelled requests are remembered.
 const MAX_OWNERS: usize = 1000;
 
 /// A request or a notification of a server.
@@ -31,7 +31,7 @@ pub(super) struct Message<'a> {
     pub(super) exchange: Option<u64>,
 }
 
-/// Whom a message is for.
+/// The client that gets a message.
 pub(super) enum Recipient {
     /// It belongs to this request.
     Exchange(Exchange),
@@ -39,9 +39,9 @@ pub(super) enum Recipient {
     Client(Arc<Client>),
 }
 
-/// Why a message is for nobody.
+/// Why no client gets a message.
 pub(super) enum Nobody {
-    /// It may be for any of several clients.
+    /// It may be meant for any of several clients.
     Several,
     /// It names a task that no client is known to have.
     Task(String),
@@ -63,13 +63,13 @@ impl Nobody {
     }
 }
 
-/// Who has given requests up at which servers: these may ask about them yet.
+/// The owners that have cancelled requests, by server: a server may still send something about these.
 #[derive(Default)]
 pub(super) struct GivenUp(HashMap<ServerName, GivenUpAt>);
 
 #[derive(Default)]
 struct GivenUpAt {
-    /// The connection at which it was.
+    /// The connection on which these requests were sent.
     generation: Option<u64>,
     last: HashMap<TaskOwner, Instant>,
 }
@@ -92,7 +92,7 @@ impl GivenUp {
         }
     }
 
-    /// Whether somebody else than `owner` gave a request up at a server, on this connection if it is known.
+    /// Whether an owner other than `owner` has cancelled a request to the server, on this connection if it is known.
     fn is_by_others(&self, server: &ServerName, generation: Option<u64>, owner: &TaskOwner) -> bool {
         self.0.get(server).is_some_and(|at| {
             let same = generation.is_none() || at.generation == generation;
@@ -102,15 +102,15 @@ impl GivenUp {
 }
 
 impl Exchange {
-    /// The server, and whose own it is.
+    /// The server, with the number of the client that it belongs to, if it is one client's own.
     pub(super) fn place(&self) -> Upstream {
         (self.server.clone(), self.is_own.then_some(self.number))
     }
 }
 
 impl Router {
-    /// Whom a message is for: who has the task that it names; or else the request that the transport names; or else the client
-    /// whose own server it is, or the only one that it can be for.
+    /// The client that gets a message: the one that has the task it names, or that sent the request the transport names, or that the
+    /// server belongs to, or else the only one that it can be meant for.
     pub(super) fn recipient(
         &self,
         message: &Message<'_>,

@@ -264,7 +264,7 @@ impl Router {
                     client.general.send(text());
                 }
             }
-            Err(_) => tracing::debug!(%server, method, "it is not known whom this is for"),
+            Err(_) => tracing::debug!(%server, method, "it is not known which client this is for"),
         }
     }
 

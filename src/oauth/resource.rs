@@ -72,7 +72,7 @@ impl TokenVerifier {
         join_all(self.issuers.iter().map(KeySource::work)).await;
     }
 
-    /// What `token` says, if it counts now. For whom it is has to be asked of the answer. Safe to cancel.
+    /// What `token` says, if it is valid now. The caller checks the audience. Safe to cancel.
     ///
     /// # Errors
     /// It does not count, or that cannot be told.

@@ -124,14 +124,14 @@ impl fmt::Debug for GatewayToken {
     }
 }
 
-/// The `[gateway.oauth]` table: which access tokens let in whom, and what they allow. The gateway is a protected resource then
+/// The `[gateway.oauth]` table: which access tokens are accepted, and what they allow. The gateway is a protected resource then
 /// (RFC 9728), and takes tokens that are JWTs (RFC 9068).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GatewayOauth {
     /// The authorization servers whose tokens are taken, letter by letter as their tokens name them (`iss`).
     pub issuers: Vec<String>,
-    /// For whom tokens must be (`aud`): one of these. `None`: the address of the endpoint that is asked, or of that of all
+    /// Tokens must have one of these audiences (`aud`). `None`: the address of the endpoint that is asked, or of that of all
     /// servers.
     pub audience: Option<Vec<String>>,
     /// Scopes that every token must have.

@@ -171,7 +171,7 @@ impl Protected {
         })
     }
 
-    /// For whom a token may be that is used at `path`.
+    /// The audiences (`aud`) that a token used at `path` may have.
     fn resources(&self, path: &str) -> Vec<String> {
         let at = |path: String| self.bases.iter().map(move |base| format!("{base}{path}"));
         let of_events = path.strip_prefix("/sse").map(|server| format!("{ALL}{server}"));

@@ -126,7 +126,7 @@ pub(super) fn read_all(root: &Section<'_>, base: &AgentConfig) -> Result<IndexMa
     root.named("agents", &SUB_AGENT_ALL, example)?.into_iter().map(read_one).collect()
 }
 
-/// Whom an agent may call is there.
+/// Checks that the agents which an agent may call exist.
 pub(super) fn check_agents(root: &Section<'_>, first: &AgentConfig) -> Result<()> {
     let names: Vec<&str> = first.sub_agents.keys().map(String::as_str).collect();
     for table in tables(root)? {
