@@ -44,14 +44,14 @@ impl Prompt {
         let (server, shown) = (self.servers.server.clone(), name.clone());
         let params = json!({"name": name, "arguments": arguments});
         let prompt = self.servers.ask(context, move |asking| {
-            asking.ask("prompts/get", params).or_else(|error| {
-                let prompts = asking.list("prompts/list", "prompts")?;
+            asking.ask("prompts/get", params).map_err(|error| {
+                let Ok(prompts) = asking.list("prompts/list", "prompts") else { return error };
                 let known = prompts.iter().filter_map(|prompt| prompt["name"].as_str());
-                Err(if known.clone().any(|known| known == name) {
+                if known.clone().any(|known| known == name) {
                     error
                 } else {
                     unknown(&name, server.as_deref(), known)
-                })
+                }
             })
         })?;
         if context.ui.json {
