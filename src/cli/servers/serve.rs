@@ -98,9 +98,11 @@ impl Serve {
         let all_ready = manager.report().ready() == manager.report().servers.len();
         // A pattern with the name of a server may be for one that is not ready.
         for pattern in tools.unmatched.iter().filter(|pattern| all_ready || !pattern.contains('.')) {
-            ui.warn(format!(
-                "`{pattern}` matches no tool: patterns are of SERVER.TOOL, such as `*.{pattern}`"
-            ));
+            let hint = match pattern.contains('.') {
+                true => "`toolcrib tools` lists them".to_owned(),
+                false => format!("patterns are of SERVER.TOOL, such as `*.{pattern}`"),
+            };
+            ui.warn(format!("`{pattern}` matches no tool: {hint}"));
         }
         memory::settle();
         if self.stdio {
