@@ -1,6 +1,8 @@
-//! What is known of the servers that could be forked: nothing, what an ordinary start offered, that a fork offers the same, or that it
-//! does not, or that this cannot be told. One record for each version of a package and command line, in `template` below the cache folder, without a word that a
-//! server said: of that there are hashes.
+//! What is known of servers that could be forked: nothing, what an ordinary start offered, that a fork offers the same, that it does
+//! not, or that this cannot be told.
+//!
+//! There is one record for each version of a package and command line, in `template` below the cache folder. It has hashes of what a
+//! server said, and none of its words.
 
 mod fingerprint;
 mod identity;
