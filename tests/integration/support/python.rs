@@ -77,6 +77,8 @@ impl PythonLab {
 
     /// A manager that keeps what it knows of forks.
     pub(crate) async fn manager(&self, servers: impl IntoIterator<Item = ServerConfig>) -> Manager {
+        // With its first start an environment without bytecode would change, and be another one for the next.
+        run(Command::new(self.python()).args(["-m", "compileall", "-q"]).arg(self.site()));
         let mut config = Config::new(servers);
         config.cache_folder = Some(self.lab.file("cache"));
         let manager = Manager::start(&config).await.unwrap();
