@@ -30,8 +30,8 @@ KEPT = Kept()
 def authkey(): return multiprocessing.current_process().authkey.hex()
 """
 WAYS = (
-    "error chained code words interrupt text hook bad_hook thread unflushed os_exit own_end library_end library_generator library_file "
-    "library_database"
+    "error chained code words interrupt text hook bad_hook thread unflushed os_exit detached own_end library_end library_generator "
+    "library_file library_database"
 ).split()
 
 

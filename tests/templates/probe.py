@@ -140,6 +140,9 @@ def main():
         import weakref
 
         sys.kept = weakref.ref(shared_lib.KEPT, lambda _, write=os.write: write(1, b"an object of the library has ended\n"))
+    elif how == "detached":
+        sys.stdout = open(sys.stdout.detach().fileno(), "w", closefd=False)
+        print("not flushed, by another stream")
     elif how == "own_end":
         sys.modules["__main__"].LAST = Last()
     elif how == "library_end":

@@ -16,7 +16,7 @@ class QuickEnd:
     it could be in one of them."""
 
     def __init__(self):
-        self.kept = {}
+        self.kept, self.told = {}, []
         self.cycle = [self]  # Never freed as long as it is frozen, with all that is in it.
 
     def prepare(self) -> None:
@@ -24,8 +24,9 @@ class QuickEnd:
         # Some tell on stderr of each of their objects that is left at the end.
         tells = any(getattr(kind, "__module__", "") == "nanobind" for kind in set(map(type, gc.get_objects())))
         # Before Python 3.10 an open database cannot be found.
-        if sys.version_info < (3, 10) or tells or has_finalizers():
+        if sys.version_info < (3, 10) or tells:
             return
+        self.told = with_finalizers()
         for name, module in sys.modules.items():
             if isinstance(module, types.ModuleType) and name not in ("sys", "builtins", "__main__"):
                 kept = Kept()
@@ -34,34 +35,53 @@ class QuickEnd:
 
     def run(self) -> None:
         """The last thing that the server does before Python clears its modules."""
-        if self.kept and has_finalizers() and gc.isenabled():
-            gc.collect()  # As Python does next.
-        if not self.kept or has_finalizers():
+        if not self.kept or self.has_finalizers():
             self.kept.clear()
+            self.told.clear()
             gc.unfreeze()
             return
         known = {name: kept for name, kept in self.kept.items() if name in sys.modules}
         self.cycle += map(sys.modules.get, known)
         sys.modules.update(known)
 
+    def has_finalizers(self) -> bool:
+        try:
+            if any(not is_closed(value) for value in self.told):
+                return True
+            if with_finalizers() and gc.isenabled():
+                gc.collect()  # As Python does next.
+            return with_finalizers() != []
+        except Exception:  # Of code of the server that is asked.
+            return True
+
 
 class Kept:
     """Stands for a module that is not to be cleared, also for what is imported later still."""
 
 
-def has_finalizers() -> bool:
-    """Whether an object that is not frozen has to be told of its end. The standard streams are flushed anyway."""
+def with_finalizers() -> list:
+    """The objects that have to be told of their end, but for those that are frozen, and the standard streams: they are flushed."""
     database = getattr(sys.modules.get("sqlite3"), "Connection", ())  # Its end tidies up files, unseen by Python.
     told = {kind for kind in set(map(type, gc.get_objects())) if hasattr(kind, "__del__") or issubclass(kind, database)}
-    streams = [sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__]
+    known = set(map(id, standard_streams()))
+    return [value for value in gc.get_objects() if type(value) in told and id(value) not in known and not is_closed(value)]
+
+
+def standard_streams() -> list:
+    found = [sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__]
     for part in ("buffer", "raw"):
-        streams += [getattr(stream, part, None) for stream in streams]
-    known = set(map(id, streams))
-    return any(type(value) in told and id(value) not in known and not is_closed(value) for value in gc.get_objects())
+        for stream in list(found):
+            try:
+                found.append(getattr(stream, part, None))
+            except ValueError:
+                pass  # It was taken off.
+    return found
 
 
 def is_closed(value) -> bool:
-    """Of files, and of the streams of anyio."""
+    """Of files, generators, and the streams of anyio."""
+    if isinstance(value, types.GeneratorType):
+        return value.gi_frame is None
     return value.closed if isinstance(value, io.IOBase) else getattr(value, "__dict__", {}).get("_closed") is True
 
 
