@@ -88,14 +88,17 @@ impl Fingerprint {
         }
     }
 
-    /// How `seen` differs from this one, in the first thing that does.
+    /// How `seen` differs from this one, in the first thing that does. A client may choose the revision of the protocol, and a server
+    /// may say the same in other words in each: of two revisions only the names of the tools are compared.
     pub(crate) fn difference(&self, seen: &Self) -> Option<Difference> {
-        let words = if self.protocol != seen.protocol {
-            format!("it speaks the revision {} in place of {}", seen.protocol, self.protocol)
-        } else if self.software != seen.software {
-            format!("it calls itself `{}`, and something else before", seen.named)
-        } else if self.count != seen.count {
+        let names = |of: &Self| of.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+        let is_comparable = self.protocol == seen.protocol;
+        let words = if self.count != seen.count {
             format!("it lists {} in place of {}", counted(seen.count, "tool"), self.count)
+        } else if !is_comparable && names(self) == names(seen) {
+            return None;
+        } else if is_comparable && self.software != seen.software {
+            format!("it calls itself `{}`, and something else before", seen.named)
         } else if self.all != seen.all {
             self.tools_differ(seen)
         } else {

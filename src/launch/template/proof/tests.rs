@@ -13,8 +13,12 @@ fn tool(name: &str, description: &str, schema: &serde_json::Value) -> ToolPrint 
 }
 
 fn offered(names: &[&str]) -> Fingerprint {
+    offered_by("2025-06-18", "1.0", names)
+}
+
+fn offered_by(revision: &str, version: &str, names: &[&str]) -> Fingerprint {
     let tools = names.iter().map(|name| tool(name, "does it", &json!({ "type": "object" })));
-    Fingerprint::new("2025-06-18", ("server", "1.0"), tools.collect())
+    Fingerprint::new(revision, ("server", version), tools.collect())
 }
 
 fn identity(key: &str) -> Identity {
@@ -34,11 +38,7 @@ fn differences_are_said_in_words() {
     assert_eq!(stored.difference(&of(tool("c", "does it", &object))), None);
     for (now, words) in [
         (
-            Fingerprint::new("2026-07-28", ("server", "1.0"), vec![]),
-            "it speaks the revision 2026-07-28 in place of 2025-06-18",
-        ),
-        (
-            Fingerprint::new("2025-06-18", ("server", "1.1"), vec![]),
+            offered_by("2025-06-18", "1.1", &["a", "b", "c"]),
             "it calls itself `server 1.1`, and something else before",
         ),
         (offered(&["a", "b"]), "it lists 2 tools in place of 3"),
@@ -52,6 +52,10 @@ fn differences_are_said_in_words() {
         let difference = stored.difference(&now);
         assert_eq!(difference.as_ref().map(Difference::as_str), Some(words));
     }
+    // A client may choose the revision.
+    assert_eq!(before.difference(&offered_by("2026-07-28", "", &["a", "b", "c"])), None);
+    let words = "it lists the tool `x`, which it did not before";
+    assert_eq!(before.difference(&offered_by("2026-07-28", "", &["a", "b", "x"])).unwrap().as_str(), words);
     let many: Vec<String> = (0..3000).map(|number| number.to_string()).collect();
     let names: Vec<&str> = many.iter().map(String::as_str).collect();
     let (one, mut other) = (offered(&names), names.clone());
