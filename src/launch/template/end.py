@@ -48,7 +48,9 @@ class QuickEnd:
         try:
             if any(not is_closed(value) for value in self.told):
                 return True
-            if with_finalizers() and gc.isenabled():
+            if not with_finalizers():
+                return False
+            if gc.isenabled():
                 gc.collect()  # As Python does next.
             return with_finalizers() != []
         except Exception:  # Of code of the server that is asked.
