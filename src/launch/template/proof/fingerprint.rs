@@ -91,11 +91,10 @@ impl Fingerprint {
     /// How `seen` differs from this one, in the first thing that does. A client may choose the revision of the protocol, and a server
     /// may say the same in other words in each: of two revisions only the names of the tools are compared.
     pub(crate) fn difference(&self, seen: &Self) -> Option<Difference> {
-        let names = |of: &Self| of.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
         let is_comparable = self.protocol == seen.protocol;
         let words = if self.count != seen.count {
             format!("it lists {} in place of {}", counted(seen.count, "tool"), self.count)
-        } else if !is_comparable && names(self) == names(seen) {
+        } else if !is_comparable && self.names().eq(seen.names()) {
             return None;
         } else if is_comparable && self.software != seen.software {
             format!("it calls itself `{}`, and something else before", seen.named)
@@ -105,6 +104,10 @@ impl Fingerprint {
             return None;
         };
         Some(Difference(words))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.tools.iter().map(|tool| &*tool.name)
     }
 
     fn tools_differ(&self, seen: &Self) -> String {

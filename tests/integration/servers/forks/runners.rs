@@ -3,31 +3,28 @@
 use std::{path::Path, time::Instant};
 
 use serde_json::json;
-use toolcrib::{
-    Config, Endpoint, Manager, ServerConfig, ServerName, StdioConfig, config::Scope, manager::Borrower,
-};
+use toolcrib::{Config, Endpoint, Manager, ServerConfig, config::Scope, manager::Borrower};
 
 use crate::support::{Lab, call};
 
 /// As tests/servers/install.sh starts it, without a network.
 fn server(lab: &Lab) -> ServerConfig {
     let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
-    let args = ["mcp-server-time", "--local-timezone=UTC"].map(str::to_owned);
-    let mut child = StdioConfig::new(servers.join("venv-uv/bin/uvx"), args.to_vec(), lab.file(""));
+    let path = |name: &str| servers.join(name).display().to_string();
+    let mut server =
+        lab.command("time", &path("venv-uv/bin/uvx"), &["mcp-server-time", "--local-timezone=UTC"]);
+    server.scope = Scope::Task;
+    let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!() };
     for (name, value) in [
-        ("PATH", std::env::var("PATH").unwrap()),
         ("HOME", lab.file("").display().to_string()),
-        ("UV_CACHE_DIR", servers.join("uv-cache").display().to_string()),
-        ("UV_CONSTRAINT", servers.join("requirements.txt").display().to_string()),
+        ("UV_CACHE_DIR", path("uv-cache")),
+        ("UV_CONSTRAINT", path("requirements.txt")),
         ("UV_PYTHON", "python3".to_owned()),
         ("UV_PYTHON_DOWNLOADS", "never".to_owned()),
         ("UV_OFFLINE", "1".to_owned()),
-        (Lab::VARIABLE, lab.mark().to_owned()),
     ] {
         child.set_env(name, value);
     }
-    let mut server = ServerConfig::new(ServerName::new("time").unwrap(), Endpoint::Stdio(child));
-    server.scope = Scope::Task;
     server
 }
 

@@ -86,7 +86,8 @@ impl Packet for ForkOrder {
     const MAX: usize = SHORT;
 }
 
-/// From the guard to the manager, and from the zygote about templates and forks. The end of the stream without [`Notice::Gone`]: the guard was killed.
+/// From the guard to the manager, and from the zygote about templates and forks. The end of the stream without
+/// [`Notice::Gone`]: the guard was killed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Notice {
