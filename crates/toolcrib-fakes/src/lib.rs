@@ -3,4 +3,5 @@
 //! Nothing here uses toolcrib, so that no mistake is shared with the code under test.
 
 pub mod models;
+pub mod oddities;
 pub mod servers;

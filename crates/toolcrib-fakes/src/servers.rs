@@ -3,5 +3,6 @@
 pub mod baseline;
 pub mod chaos;
 pub mod fixture;
+pub mod odd;
 #[cfg(target_os = "linux")]
 pub mod stubborn;

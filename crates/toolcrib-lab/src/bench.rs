@@ -5,7 +5,7 @@ mod call;
 #[cfg(target_os = "linux")]
 mod clients;
 mod close;
-mod gateway;
+pub(crate) mod gateway;
 mod journal;
 mod kills;
 mod lazy;

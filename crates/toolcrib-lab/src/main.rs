@@ -7,6 +7,7 @@ mod conformance;
 mod context;
 mod fakes;
 mod mcp;
+mod oddities;
 #[cfg(target_os = "linux")]
 mod proc;
 #[cfg(target_os = "linux")]
@@ -51,6 +52,8 @@ enum Command {
     /// Be the client that the official conformance suite tests (tests/conformance/run.sh starts the suite).
     #[command(hide = true)]
     ConformanceClient(conformance::ConformanceClient),
+    /// Send random oddities as a tool server, a model endpoint and a client: what do they cost?
+    Oddities(oddities::Oddities),
     /// Score a teardown: servers that are hard to end, times ways for their owner to end. Which processes survive?
     #[cfg(target_os = "linux")]
     Torture(torture::Torture),
@@ -91,6 +94,7 @@ async fn run(command: Command, context: &Context<'_>) -> anyhow::Result<ExitCode
     match command {
         Command::Bench(bench) => bench.run(context).await,
         Command::ConformanceClient(client) => Box::pin(client.run(context)).await,
+        Command::Oddities(oddities) => Box::pin(oddities.run(context)).await,
         #[cfg(target_os = "linux")]
         Command::Torture(torture) => torture.run(context).await,
         // Done without this runtime.

@@ -1,7 +1,7 @@
 //! `toolcrib-lab bench gateway`: what a call through `toolcrib serve` and `toolcrib connect` costs more than the same call
 //! made directly, and beside other gateways: the same load, the same server, the same run.
 
-pub(super) mod gateways;
+pub(crate) mod gateways;
 mod table;
 
 use std::{

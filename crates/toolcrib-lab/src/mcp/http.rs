@@ -71,6 +71,14 @@ impl HttpClient {
         Ok(self.post(Some(request), request.text(id)).await?.detach())
     }
 
+    /// Sends this text in the session, reads the answer and gives back its status.
+    pub(crate) async fn post_text(&self, text: String) -> anyhow::Result<u16> {
+        let reply = self.post(None, text).await?;
+        let status = reply.response.status().as_u16();
+        self.read(reply).await?;
+        Ok(status)
+    }
+
     /// Opens the stream for what the server says outside of requests.
     pub(crate) async fn listen(&self) -> anyhow::Result<Response<Incoming>> {
         let request = self.head(Method::GET, None).header(ACCEPT, "text/event-stream");

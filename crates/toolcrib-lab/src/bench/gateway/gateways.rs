@@ -29,7 +29,7 @@ const STOP: Duration = Duration::from_secs(10);
 /// most tools read it, `{toml}` for one of toolcrib, `{server}` for the server's command in one word, and the word
 /// `{server..}` for the words of it.
 #[derive(Deserialize)]
-pub(in crate::bench) struct Gateway {
+pub(crate) struct Gateway {
     pub(super) name: String,
     command: Vec<String>,
     /// Where it serves HTTP; without it the command is started for each client, and serves its stdin and stdout.
@@ -40,7 +40,7 @@ pub(in crate::bench) struct Gateway {
 }
 
 /// A gateway that runs, unless each client starts one.
-pub(in crate::bench) struct Running {
+pub(crate) struct Running {
     child: Option<Child>,
     /// With all words filled in.
     command: Vec<String>,
@@ -49,7 +49,7 @@ pub(in crate::bench) struct Running {
 }
 
 /// `toolcrib serve` and `toolcrib connect`.
-pub(in crate::bench) fn own(toolcrib: Option<&Path>) -> anyhow::Result<Vec<Gateway>> {
+pub(crate) fn own(toolcrib: Option<&Path>) -> anyhow::Result<Vec<Gateway>> {
     let program = match toolcrib {
         Some(path) => path.to_owned(),
         None => std::env::current_exe()?.with_file_name("toolcrib"),
@@ -82,7 +82,7 @@ pub(super) fn peers(file: &Path) -> anyhow::Result<Vec<Gateway>> {
 }
 
 /// Writes the configurations that the gateways read.
-pub(in crate::bench) fn write_configs(scratch: &Scratch) -> anyhow::Result<()> {
+pub(crate) fn write_configs(scratch: &Scratch) -> anyhow::Result<()> {
     let (program, words) = fakes::command(&["baseline"])?;
     let server = json!({"command": program, "args": words, "lifecycle": "keep-alive"});
     let config = json!({"mcpServers": Map::from_iter([(SERVER.to_owned(), server)])});
@@ -101,13 +101,18 @@ fn config_file(scratch: &Scratch) -> PathBuf {
     scratch.file("mcp.json")
 }
 
-fn toml_file(scratch: &Scratch) -> PathBuf {
+pub(crate) fn toml_file(scratch: &Scratch) -> PathBuf {
     scratch.file("servers.toml")
 }
 
 impl Gateway {
+    /// The program.
+    pub(crate) fn program(&self) -> &str {
+        self.command.first().map_or("", String::as_str)
+    }
+
     /// Starts it and waits until it listens.
-    pub(in crate::bench) async fn start(&self, scratch: &Scratch) -> anyhow::Result<Running> {
+    pub(crate) async fn start(&self, scratch: &Scratch) -> anyhow::Result<Running> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let (program, words) = fakes::command(&["baseline"])?;
         let server: Vec<_> = [program.display().to_string()].into_iter().chain(words).collect();
@@ -182,16 +187,16 @@ impl Gateway {
 
 impl Running {
     /// Where it serves HTTP.
-    pub(in crate::bench) fn url(&self) -> Option<String> {
+    pub(crate) fn url(&self) -> Option<String> {
         self.url.clone()
     }
 
-    pub(in crate::bench) fn pid(&self) -> Option<Pid> {
+    pub(crate) fn pid(&self) -> Option<Pid> {
         Pid::from_raw(self.child.as_ref()?.id()?.try_into().ok()?)
     }
 
     /// Ends it, with what it started in its process group.
-    pub(in crate::bench) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         if let Some(mut child) = self.child {
             let group = child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
             let signal = |signal| group.map(|group| kill_process_group(group, signal));
