@@ -193,7 +193,7 @@ impl FirstStartInfo {
                 .health
                 .oddities()
                 .into_iter()
-                .chain(connection.health.duplicate_tools_note())
+                .chain(connection.health.oddly_said())
                 .collect(),
             software: connection.software.clone(),
             changes: connection.changes.clone(),

@@ -3,5 +3,6 @@
 pub mod baseline;
 pub mod chaos;
 pub mod fixture;
+pub mod scripted;
 #[cfg(target_os = "linux")]
 pub mod stubborn;

@@ -1,6 +1,5 @@
-//! The usual answers to a call, decoded in one pass without the SDK's types: results of text, images, sound and
-//! embedded resources without further members. Every other message goes to the SDK, which decodes it to the
-//! same.
+//! The usual answers to a call, decoded in one pass: results of text, images, sound and embedded resources without
+//! further members. Every other result is read member by member (`session/result/read.rs`), which gives the same.
 
 use std::fmt;
 
@@ -181,21 +180,20 @@ fn present<'de, D: Deserializer<'de>, S: Deserialize<'de>>(deserializer: D) -> R
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::ServerResult;
     use serde_json::json;
 
     use super::*;
     use crate::session::result::reply::CallReply;
 
-    fn by_the_sdk(result: Value) -> Option<ToolResult> {
-        match CallReply::from(serde_json::from_value::<ServerResult>(result).ok()?) {
+    fn by_members(result: &Value) -> Option<ToolResult> {
+        match CallReply::decoded(&crate::json_rpc::raw(result)) {
             CallReply::Result(result) => Some(result),
-            CallReply::Refused(_) | CallReply::Other(_) => None,
+            _ => None,
         }
     }
 
     #[test]
-    fn the_fast_path_decodes_like_the_sdk_or_declines() {
+    fn the_fast_path_decodes_like_the_reader_or_declines() {
         let text = json!({"type": "text", "text": "a\"\u{e9}\n"});
         let results = [
             (true, json!({"content": [text]})),
@@ -230,7 +228,7 @@ mod tests {
             assert_eq!(ours.is_some(), plain, "{line}");
             assert_eq!(decode_large(line.as_bytes(), 1 << 20), ours, "{line}");
             if let Some((id, ours)) = ours {
-                assert_eq!((id, Some(ours)), (7, by_the_sdk(result)), "{line}");
+                assert_eq!((id, Some(ours)), (7, by_members(&result)), "{line}");
             }
         }
     }
