@@ -13,10 +13,14 @@
 //! assert_eq!(result.text(), "no such file");
 //! ```
 
+mod exact;
+
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+pub use self::exact::ExactNumbers;
 
 /// The same text for the same value, with its keys in any order.
 pub(crate) fn canonical(mut value: Value) -> String {
@@ -302,12 +306,20 @@ pub struct ToolResult {
     /// Whether the tool says that it failed.
     #[serde(default)]
     pub is_error: bool,
+    /// The numbers of the structured result that its value cannot hold.
+    #[serde(default, skip_serializing_if = "ExactNumbers::is_empty")]
+    pub exact_numbers: ExactNumbers,
 }
 
 impl ToolResult {
     /// A result from its three parts.
     pub fn new(content: Vec<Value>, structured_content: Option<Value>, is_error: bool) -> Self {
-        Self { content, structured_content, is_error }
+        Self { content, structured_content, is_error, exact_numbers: ExactNumbers::default() }
+    }
+
+    /// The structured result as JSON, with each number as the tool wrote it.
+    pub fn structured_json(&self) -> Option<String> {
+        self.structured_content.as_ref().map(|structured| self.exact_numbers.written(structured))
     }
 
     /// Adds a block of text.
@@ -315,9 +327,9 @@ impl ToolResult {
     pub(crate) fn push_text(&mut self, text: &str) {
         // Without a block the structured content is what a model reads.
         if self.content.is_empty()
-            && let Some(structured) = &self.structured_content
+            && let Some(structured) = self.structured_json()
         {
-            self.content.push(json!({"type": "text", "text": structured.to_string()}));
+            self.content.push(json!({"type": "text", "text": structured}));
         }
         self.content.push(json!({"type": "text", "text": text}));
     }
@@ -327,7 +339,7 @@ impl ToolResult {
     /// A result without any content block shows its structured content.
     pub fn text(&self) -> String {
         if self.content.is_empty() {
-            return self.structured_content.as_ref().map(Value::to_string).unwrap_or_default();
+            return self.structured_json().unwrap_or_default();
         }
         let blocks: Vec<String> = self.content.iter().map(block_text).collect();
         blocks.join("\n")

@@ -14,7 +14,7 @@ use super::{
         reply::{CallLimits, CallReply, MissingAccess, NoReply, SlowCallNotice},
         words,
     },
-    rpc::{decode::why_unusable, requests::RpcAnswer},
+    rpc::{decode::why_unusable, requests::RpcAnswer, write::CallArguments},
     settings::Settings,
     traced,
 };
@@ -82,7 +82,7 @@ impl Session {
         request: &ForwardedRequest<'_>,
     ) -> Result<Forwarded> {
         let ForwardedTool { name, hints, arguments } = tool;
-        let terms = CallTerms { limit: request.limit, progress: None };
+        let terms = CallTerms { limit: request.limit, ..CallTerms::default() };
         let call = OutgoingCall { tool: name, hints, arguments, written: Some(request), terms };
         match self.call_within_limits(call).await? {
             (CallAnswer::Written(answer), is_error) => Ok(Forwarded { answer, is_error }),
@@ -205,7 +205,10 @@ impl Session {
             None => *request,
         });
         let reply = match &written {
-            None => transport.call(own, (arguments, schema), call_limits, terms.progress).await,
+            None => {
+                let arguments = CallArguments { values: arguments, exact: terms.exact };
+                transport.call(own, (arguments, schema), call_limits, terms.progress).await
+            }
             Some(request) => match transport.forward(request, Some(schema), call_limits).await {
                 Ok(answer) => match answer {
                     RpcAnswer::Result(result) => return Ok(CallAnswer::Written(Ok(result))),

@@ -23,7 +23,7 @@ use super::{
         reply::{CallLimits, CallReply, NoReply},
         truncate::Truncator,
     },
-    rpc::requests::RpcAnswer,
+    rpc::{requests::RpcAnswer, write::CallArguments},
     transport::Transport,
     wire_log::WireLog,
 };
@@ -56,7 +56,7 @@ impl RemoteClient {
     pub(in crate::session) async fn call(
         &self,
         _: &str,
-        _: (&Map<String, Value>, &Map<String, Value>),
+        _: (CallArguments<'_>, &Map<String, Value>),
         _: CallLimits<'_>,
         _: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {

@@ -18,6 +18,7 @@ use super::{
     rpc::{
         decode::why_unusable,
         requests::{AnswerForm, Listener, RpcAnswer},
+        write::CallArguments,
     },
     stdio::rpc_client::RpcClient,
 };
@@ -43,7 +44,7 @@ impl Transport {
     pub(super) async fn call(
         &self,
         tool: &str,
-        (arguments, schema): (&Map<String, Value>, &Map<String, Value>),
+        (arguments, schema): (CallArguments<'_>, &Map<String, Value>),
         call_limits: CallLimits<'_>,
         progress: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {

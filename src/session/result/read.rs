@@ -7,7 +7,7 @@ use super::reply::CallReply;
 use crate::{
     json_rpc::{RawObject, is_set},
     session::rpc::json_string,
-    tool::ToolResult,
+    tool::{ExactNumbers, ToolResult},
 };
 
 /// The members of a result that are not what the tool says.
@@ -42,8 +42,12 @@ impl CallReply {
             return Self::read(legacy, false);
         }
         let mut blocks = content.map(blocks).unwrap_or_default();
+        let mut exact_numbers = ExactNumbers::default();
         let structured = structured.and_then(|raw| match serde_json::from_str::<Value>(raw.get()) {
-            Ok(value) => Some(value),
+            Ok(value) => {
+                exact_numbers = ExactNumbers::of(raw.get());
+                Some(value)
+            }
             Err(_) => {
                 blocks.push(text_block(raw.get()));
                 None
@@ -54,7 +58,9 @@ impl CallReply {
             blocks.push(text_block(result.get()));
         }
         let is_error = said("isError").is_some_and(|raw| is_set(raw.get()));
-        Self::Result(ToolResult::new(blocks, structured, is_error))
+        let mut result = ToolResult::new(blocks, structured, is_error);
+        result.exact_numbers = exact_numbers;
+        Self::Result(result)
     }
 }
 
@@ -70,7 +76,7 @@ fn blocks(raw: &RawValue) -> Vec<Value> {
 fn block(raw: &RawValue) -> Option<Value> {
     match raw.get() {
         "null" => None,
-        text if text.starts_with('"') => Some(json!({"type": "text", "text": decoded(text)})),
+        text if text.starts_with('"') => Some(json!({"type": "text", "text": json_string::decoded(text)})),
         text => Some(match serde_json::from_str(text) {
             Ok(Value::Object(block)) => shaped(block, text),
             // It is nested too deep, or has half a character, say.
@@ -108,25 +114,13 @@ fn unreadable(raw: &RawValue) -> Value {
     let text = RawObject::parse(Some(raw)).ok().and_then(|block| {
         let is_text = block.read::<String>("type").is_some_and(|kind| kind == "text");
         let text = block.get("text").filter(|text| is_text && text.get().starts_with('"'))?;
-        Some(decoded(text.get()))
+        Some(json_string::decoded(text.get()))
     });
     text.map_or_else(|| text_block(raw.get()), |text| text_block(&text))
 }
 
 fn text_block(text: &str) -> Value {
     json!({"type": "text", "text": text})
-}
-
-/// The text that a JSON string stands for. Half a surrogate pair becomes U+FFFD.
-fn decoded(raw: &str) -> String {
-    let mut text = String::with_capacity(raw.len());
-    let done: Result<(), std::convert::Infallible> = json_string::pieces(raw, |piece| {
-        text.push_str(piece);
-        Ok(())
-    });
-    match done {
-        Ok(()) => text,
-    }
 }
 
 #[cfg(test)]
@@ -162,6 +156,10 @@ mod tests {
             (r#"{"content":[],"answer":1}"#, ""),
             (r#"{"answer":1}"#, r#"{"answer":1}"#),
             (r#"{"content":[{"type":"text","text":"a"}],"structuredContent":1e999}"#, "a\n1e999"),
+            (
+                r#"{"structuredContent":{"n":123456789012345678901234567890}}"#,
+                r#"{"n":123456789012345678901234567890}"#,
+            ),
             ("{}", ""),
             ("[]", ""),
             ("null", ""),

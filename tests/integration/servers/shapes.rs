@@ -4,6 +4,7 @@
 use serde_json::json;
 use toolcrib::{Config, Error, Manager, error::Phase};
 
+use crate::daemon::Crib;
 use crate::support::{
     Lab, call, manager,
     program::{Bench, err, out},
@@ -165,6 +166,49 @@ async fn any_shape_of_an_error_keeps_its_words() {
         assert_eq!((rpc_code, &*message), (code, words), "{answer}");
         manager.shutdown().await;
     }
+}
+
+/// A server that says its arguments as they were written, and numbers that no machine type holds.
+const NUMBERS: &str = r#"{
+    "tools/list": {"result": {"tools": [
+        {"name": "echo", "inputSchema": {"type": "object", "properties": {
+            "id": {"type": "integer"}, "list": {"type": "array", "items": {"type": "integer"}}, "any": {"type": "object"}}}},
+        {"name": "big", "inputSchema": {"type": "object"}}]}},
+    "tools/call big": {"result": {"content": [], "structuredContent":
+        {"a": 9007199254740993, "b": [123456789012345678901234567890], "c": 1.0}}}}"#;
+const BIG: &str = "123456789012345678901234567890";
+
+#[test]
+fn numbers_of_a_command_line_are_exact() {
+    let bench =
+        Bench::new(&format!("[servers.odd]\ncommand = FIXTURE\nargs = [\"scripted\", {NUMBERS:?}]\n"));
+    let called = bench.run(&[
+        "call",
+        "odd.echo",
+        "id=1915883588174806058",
+        &format!("list={BIG}"),
+        &format!("any:={{\"n\":[-{BIG},18446744073709551615,1.0]}}"),
+    ]);
+    let wanted = format!(
+        r#"{{"id":1915883588174806058,"list":[{BIG}],"any":{{"n":[-{BIG},18446744073709551615,1.0]}}}}"#
+    );
+    assert_eq!(out(&called).trim(), wanted, "{}", err(&called));
+    let called = bench.run(&["call", "odd.echo", "--args", &format!(r#"{{"id":{BIG}}}"#)]);
+    assert_eq!(out(&called).trim(), format!(r#"{{"id":{BIG}}}"#), "{}", err(&called));
+    let result = format!(r#"{{"a":9007199254740993,"b":[{BIG}],"c":1.0}}"#);
+    assert_eq!(out(&bench.run(&["call", "odd.big"])).trim(), result);
+    let json = out(&bench.run(&["call", "odd.big", "--json"]));
+    assert!(json.contains(&format!(r#""structured_content":{result}"#)), "{json}");
+}
+
+#[test]
+fn numbers_are_exact_through_the_daemon() {
+    let crib = Crib::new(&format!("[servers.odd]\ncommand = FIXTURE\nargs = [\"scripted\", {NUMBERS:?}]\n"));
+    crib.ok(&["up", "-d"]);
+    let said = crib.ok(&["call", "odd.echo", &format!("id={BIG}"), &format!("list:=[1,{BIG}]")]);
+    assert_eq!(said, format!(r#"{{"list":[1,{BIG}],"id":{BIG}}}"#));
+    let json = crib.ok(&["call", "odd.big", "--json"]);
+    assert!(json.contains(&format!(r#""b":[{BIG}]"#)), "{json}");
 }
 
 #[test]
