@@ -19,7 +19,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{sync::Notify, time::timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{timeout, timeout_at},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::phases::Phases;
@@ -59,6 +62,9 @@ use crate::{
     process::{self, ExitWatch, Pipes, Process, Supervisor},
     tool::ServerName,
 };
+
+/// How long the last words of a server that has left are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What all connections of one manager share.
 #[derive(Clone)]
@@ -380,19 +386,29 @@ async fn over_lines(
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
     let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
     let link = TransportOwner::Lines { client: client.clone(), _reading: reading };
-    let Agreement { facts, hello, mute } = timeout_at(deadline.into(), negotiate(&client, known, identity))
+    let agreed = timeout_at(deadline.into(), negotiate(&client, known, identity))
         .await
-        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
-        .map_err(|refusal| match refusal {
-            Refusal::Closed => (Phase::Handshake, Cause::Closed),
-            Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
-        })?;
+        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?;
+    let Agreement { facts, hello, mute } = match agreed {
+        Ok(agreement) => agreement,
+        Err(Refusal::Closed) => {
+            last_words(&gone).await;
+            return Err((Phase::Handshake, Cause::Closed));
+        }
+        Err(Refusal::Refused(why)) => return Err((Phase::Handshake, Cause::Protocol(why))),
+    };
     clock.agreed();
     if handshake::era_of(&facts.version) == Era::Modern {
         client.set_meta(handshake::client_context(identity));
     }
     let opened = listed((link, facts, hello, changed), gone, list_check, deadline, clock).await?;
     Ok(OpenedSession { mute, ..opened })
+}
+
+/// Waits until what a server wrote last was read: it may say why it left. Without this, the connection would be dropped
+/// before.
+async fn last_words(gone: &CancellationToken) {
+    let _ = timeout(LAST_WORDS, gone.cancelled()).await;
 }
 
 async fn over_http(
@@ -419,8 +435,11 @@ async fn listed(
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let ReadList { mut listing, oddities } =
-        tools_of(&link.transport(), &facts, deadline).await.map_err(fail)?;
+    let listing = tools_of(&link.transport(), &facts, deadline).await;
+    if matches!(listing, Err(Cause::Closed)) {
+        last_words(&gone).await;
+    }
+    let ReadList { mut listing, oddities } = listing.map_err(fail)?;
     let AcceptedTools { tools, changes, oddities: of_list } =
         list_check.take(&mut listing, oddities).map_err(fail)?;
     clock.listed();

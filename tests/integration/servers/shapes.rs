@@ -211,6 +211,35 @@ fn numbers_are_exact_through_the_daemon() {
     assert!(json.contains(&format!(r#""b":[{BIG}]"#)), "{json}");
 }
 
+#[tokio::test]
+async fn the_last_line_of_a_server_that_left_is_shown() {
+    let lab = Lab::new();
+    for ending in ["exit 3", "exit 0", "exec 0<&-; sleep 0.05; exit 1"] {
+        let script = format!("echo 'License expired: buy another one'; {ending}");
+        let server = lab.command("gone", "sh", &["-c", &script]);
+        let manager = Manager::start(&Config::new([server])).await.unwrap();
+        let error = manager.report().servers[0].outcome.clone().unwrap_err();
+        let causes = error.causes().join("\n");
+        assert!(causes.contains("License expired: buy another one"), "{ending}: {error}: {causes}");
+        manager.shutdown().await;
+    }
+}
+
+#[test]
+fn a_variable_that_is_held_back_is_named() {
+    for (program, variable) in
+        [("os.environ['PLANTED_TOKEN']", true), ("os.environ['OTHER_PLANTED_TOKEN']", false)]
+    {
+        let bench = Bench::new(&format!(
+            "[servers.one]\ncommand = \"python3\"\nargs = [\"-c\", \"import os; {program}\"]\n"
+        ));
+        let told = err(&bench.run(&["check"]));
+        let help = told.contains("add `inherit_env = [\"PLANTED_TOKEN\"]` to `[servers.one]`");
+        assert_eq!(help, variable, "{told}");
+        assert!(!told.contains("run its command by hand"), "{told}");
+    }
+}
+
 #[test]
 fn odd_prompts_and_resources_cost_themselves_alone() {
     const SCRIPT: &str = r#"{
