@@ -30,7 +30,7 @@ use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub(crate) use self::{
     llm::retry_reason,
-    stderr::{diagnose, plain},
+    stderr::{VARIABLES, diagnose, plain},
 };
 pub use self::{
     llm::{Attempt, ContextOverflow, HoldReason, LlmError, LlmErrorClass},

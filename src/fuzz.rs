@@ -24,6 +24,11 @@ pub fn message(bytes: &[u8]) {
     });
 }
 
+/// Valid answers of a server with one leaf changed: the first bytes say which answer, which leaf, and how.
+pub fn leaves(bytes: &[u8]) {
+    session::fuzz_leaves(bytes);
+}
+
 /// What a client of the gateway sends: a body, or a line.
 pub fn request(bytes: &[u8]) {
     gateway::fuzz_request(bytes);
@@ -246,6 +251,8 @@ mod tests {
     proptest! {
         #[test]
         fn target_message(bytes in texts(JSON)) { message(&bytes); }
+        #[test]
+        fn target_leaves(bytes in prop::collection::vec(any::<u8>(), 4)) { leaves(&bytes); }
         #[test]
         fn target_request(bytes in texts(JSON)) { request(&bytes); }
         #[test]

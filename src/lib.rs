@@ -177,7 +177,7 @@ pub use retry::RetryPolicy;
 pub use session::{CallOptions, ServerStatus};
 pub use start::{ServerEvent, StartReport, StopReport};
 pub use task::{Outcome, Task, TaskReport};
-pub use tool::{ServerName, Tool, ToolResult};
+pub use tool::{ExactNumbers, ServerName, Tool, ToolResult};
 pub use trace::{TraceContext, pass_trace_context};
 
 #[cfg(doctest)]

@@ -16,6 +16,8 @@ mod call_options;
 mod connect;
 mod event;
 mod forward;
+#[cfg(any(fuzzing, test))]
+mod fuzz;
 mod latency;
 mod progress;
 mod recovery;
@@ -39,8 +41,6 @@ use std::{
 use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
 
-#[cfg(any(fuzzing, test))]
-pub(crate) use self::rpc::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
 pub use self::wire_log::WireListener;
 pub use self::{
@@ -84,6 +84,8 @@ use self::{
     status::Counters,
     transport::Transport,
 };
+#[cfg(any(fuzzing, test))]
+pub(crate) use self::{fuzz::leaves as fuzz_leaves, rpc::decode::fuzz as fuzz_line};
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
     config::{ServerConfig, StopGrace},
@@ -193,7 +195,7 @@ impl FirstStartInfo {
                 .health
                 .oddities()
                 .into_iter()
-                .chain(connection.health.duplicate_tools_note())
+                .chain(connection.health.oddly_said())
                 .collect(),
             software: connection.software.clone(),
             changes: connection.changes.clone(),

@@ -13,10 +13,14 @@
 //! assert_eq!(result.text(), "no such file");
 //! ```
 
+mod exact;
+
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+pub use self::exact::ExactNumbers;
 
 /// The same text for the same value, with its keys in any order.
 pub(crate) fn canonical(mut value: Value) -> String {
@@ -168,30 +172,39 @@ impl Tool {
         Self { name: name.to_owned(), renamed_from, ..self.clone() }
     }
 
-    /// The tool as a server describes it in a list, without loss.
+    /// The tool as a server describes it in a list, without loss, and the names of the members that have no usable value:
+    /// they count as missing. A tool without a schema of its arguments takes any.
     ///
     /// # Errors
-    /// It has no name, or no schema of its arguments.
-    pub(crate) fn from_wire(mut wire: Map<String, Value>) -> Result<Self, String> {
-        let Some(Value::String(name)) = wire.remove("name") else {
-            return Err("a tool has no name".to_owned());
+    /// It has no name. The text continues the sentence "it ...".
+    pub(crate) fn from_wire(mut wire: Map<String, Value>) -> Result<(Self, Vec<&'static str>), &'static str> {
+        let Some(Value::String(name)) = wire.remove("name").filter(|name| *name != "") else {
+            return Err("has no `name` that is a text");
         };
-        let Some(Value::Object(input)) = wire.remove("inputSchema") else {
-            return Err(format!("the tool {name:?} has no `inputSchema` that is an object"));
-        };
+        let mut unusable = Vec::new();
         let description = match wire.remove("description") {
-            None | Some(Value::Null) => String::new(),
             Some(Value::String(description)) => description,
-            Some(_) => return Err(format!("the description of the tool {name:?} is not a text")),
-        };
-        let mut tool = Self::new(name, description, exact_object(input));
-        tool.output_schema = match wire.remove("outputSchema") {
-            None | Some(Value::Null) => None,
-            Some(Value::Object(schema)) => Some(Arc::new(exact_object(schema))),
+            None | Some(Value::Null) => String::new(),
             Some(_) => {
-                return Err(format!("the `outputSchema` of the tool {:?} is not an object", tool.name));
+                unusable.push("description");
+                String::new()
             }
         };
+        let mut schema = |name: &'static str| match wire.remove(name) {
+            Some(Value::Object(schema)) => Some(exact_object(schema)),
+            None | Some(Value::Null) => None,
+            // The empty object of PHP, and the schema of everything.
+            Some(value) if value == json!([]) || value == true => None,
+            Some(_) => {
+                unusable.push(name);
+                None
+            }
+        };
+        let input = schema("inputSchema");
+        let output = schema("outputSchema");
+        let any = || Map::from_iter([("type".to_owned(), "object".into())]);
+        let mut tool = Self::new(name, description, input.unwrap_or_else(any));
+        tool.output_schema = output.map(Arc::new);
         if let Some(Value::Object(hints)) = wire.get_mut("annotations") {
             let mut hint = |name: &str| match hints.remove(name) {
                 Some(Value::Bool(hint)) => Some(hint),
@@ -208,7 +221,7 @@ impl Tool {
             }
         }
         tool.more = (!wire.is_empty()).then(|| Arc::new(exact_object(wire)));
-        Ok(tool)
+        Ok((tool, unusable))
     }
 
     /// The tool as a list has it, under `name`.
@@ -293,12 +306,20 @@ pub struct ToolResult {
     /// Whether the tool says that it failed.
     #[serde(default)]
     pub is_error: bool,
+    /// The numbers of the structured result that its value cannot hold.
+    #[serde(default, skip_serializing_if = "ExactNumbers::is_empty")]
+    pub exact_numbers: ExactNumbers,
 }
 
 impl ToolResult {
     /// A result from its three parts.
     pub fn new(content: Vec<Value>, structured_content: Option<Value>, is_error: bool) -> Self {
-        Self { content, structured_content, is_error }
+        Self { content, structured_content, is_error, exact_numbers: ExactNumbers::default() }
+    }
+
+    /// The structured result as JSON, with each number as the tool wrote it.
+    pub fn structured_json(&self) -> Option<String> {
+        self.structured_content.as_ref().map(|structured| self.exact_numbers.written(structured))
     }
 
     /// Adds a block of text.
@@ -306,9 +327,9 @@ impl ToolResult {
     pub(crate) fn push_text(&mut self, text: &str) {
         // Without a block the structured content is what a model reads.
         if self.content.is_empty()
-            && let Some(structured) = &self.structured_content
+            && let Some(structured) = self.structured_json()
         {
-            self.content.push(json!({"type": "text", "text": structured.to_string()}));
+            self.content.push(json!({"type": "text", "text": structured}));
         }
         self.content.push(json!({"type": "text", "text": text}));
     }
@@ -318,7 +339,7 @@ impl ToolResult {
     /// A result without any content block shows its structured content.
     pub fn text(&self) -> String {
         if self.content.is_empty() {
-            return self.structured_content.as_ref().map(Value::to_string).unwrap_or_default();
+            return self.structured_json().unwrap_or_default();
         }
         let blocks: Vec<String> = self.content.iter().map(block_text).collect();
         blocks.join("\n")

@@ -127,7 +127,7 @@ impl Agent {
     async fn run_once(&self, ready: &CheckedCall, limits: &TaskLimits<'_>) -> CallOutcome {
         let began = Instant::now();
         // Boxed: sessions make large futures, and a turn may hold many.
-        let options = CallOptions::new().unchecked();
+        let options = CallOptions::new().unchecked().exact_numbers(ready.exact.clone());
         let call = Box::pin(self.toolbox.call_entry(&ready.entry, &ready.arguments, &options));
         let outcome = limits.guard(call).await;
         let failed = !matches!(&outcome, Ok(Ok(result)) if !result.is_error);

@@ -14,6 +14,7 @@ use crate::{
     config::{AgentConfig, Aliases, Fallback, FallbackWhen},
     error::{Error, Result, nearest},
     llm::ToolSpec,
+    tool::ExactNumbers,
 };
 
 /// The most names in the error for an unknown tool.
@@ -25,6 +26,8 @@ pub(super) struct CheckedCall {
     pub arguments: Map<String, Value>,
     /// What was put right in it.
     pub corrections: Vec<Correction>,
+    /// The numbers of the model's arguments that their values cannot hold.
+    pub exact: ExactNumbers,
 }
 
 impl CheckedCall {
@@ -142,9 +145,10 @@ impl ToolSet {
         if let Some(rule) = rule {
             let mut ready = take_over(&self.catalog, rule, &path, &arguments, config)?;
             ready.corrections.splice(0..0, corrections);
-            return Ok(ready);
+            return Ok(CheckedCall { exact: ExactNumbers::of(text), ..ready });
         }
-        fit(entry, arguments, corrections, config)
+        let ready = fit(entry, arguments, corrections, config)?;
+        Ok(CheckedCall { exact: ExactNumbers::of(text), ..ready })
     }
 
     fn find(
@@ -257,13 +261,18 @@ fn fit(
     config: &AgentConfig,
 ) -> Result<CheckedCall, String> {
     let Err(error) = entry.check(&arguments) else {
-        return Ok(CheckedCall { entry: entry.clone(), arguments, corrections });
+        return Ok(CheckedCall {
+            entry: entry.clone(),
+            arguments,
+            corrections,
+            exact: ExactNumbers::default(),
+        });
     };
     let fixed = config.correct_calls.then(|| correction::arguments(entry, &arguments, &config.aliases));
     match fixed.flatten() {
         Some((arguments, done)) => {
             corrections.extend(done);
-            Ok(CheckedCall { entry: entry.clone(), arguments, corrections })
+            Ok(CheckedCall { entry: entry.clone(), arguments, corrections, exact: ExactNumbers::default() })
         }
         None => Err(mismatch_text(&error)),
     }

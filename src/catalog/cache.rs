@@ -48,14 +48,15 @@ pub(crate) struct Listing {
 pub struct ServerSoftware {
     /// What it calls itself.
     pub name: String,
-    /// Its version.
+    /// Its version. Empty if it does not say.
     pub version: String,
 }
 
 impl fmt::Display for ServerSoftware {
     /// `name version`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.version)
+        f.write_str(&self.name)?;
+        if self.version.is_empty() { Ok(()) } else { write!(f, " {}", self.version) }
     }
 }
 

@@ -237,13 +237,19 @@ impl DaemonState {
         let entry = self.entry(&call.tool).await?;
         let toolbox = self.servers.manager().toolbox();
         let (server, tool) = (entry.server.clone(), entry.tool.name.clone());
-        let mut arguments = call.values;
+        let (mut arguments, mut exact) = (call.values, call.exact_numbers);
         for (key, text) in call.texts {
             let value = match &text {
-                Value::String(text) => entry.typed(&key, text),
+                Value::String(text) => {
+                    let value = entry.typed(&key, text);
+                    exact.add_texts(&key, &value, &[text]);
+                    value
+                }
                 Value::Array(texts) => {
                     let texts: Vec<&str> = texts.iter().filter_map(Value::as_str).collect();
-                    entry.typed_list(&key, &texts)?
+                    let value = entry.typed_list(&key, &texts)?;
+                    exact.add_texts(&key, &value, &texts);
+                    value
                 }
                 _ => text,
             };
@@ -255,7 +261,7 @@ impl DaemonState {
             }
         }
         let began = Instant::now();
-        let options = CallOptions::new().timeout(call.timeout);
+        let options = CallOptions::new().timeout(call.timeout).exact_numbers(exact);
         let options = if call.unchecked { options.unchecked() } else { options };
         let outcome = toolbox.call_entry(&entry, &arguments, &options).await;
         let mut result = outcome.map_err(|error| match error {

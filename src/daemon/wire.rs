@@ -18,7 +18,7 @@ use crate::{
     process::ProcessUsage,
     session::{ServerState, ServerStatus},
     start::{ServerEvent, StopReport},
-    tool::{ServerName, ToolAnnotations, ToolResult},
+    tool::{ExactNumbers, ServerName, ToolAnnotations, ToolResult},
 };
 
 /// Version of the frames. Raised when an older side would misunderstand a newer one.
@@ -110,6 +110,9 @@ pub struct CallRequest {
     pub tool: String,
     /// Arguments that are values already.
     pub values: Map<String, Value>,
+    /// The numbers of these values that they cannot hold.
+    #[serde(default, skip_serializing_if = "ExactNumbers::is_empty")]
+    pub exact_numbers: ExactNumbers,
     /// Arguments as text, to be typed by the tool's schema; a list of texts where one was given several times.
     pub texts: Map<String, Value>,
     /// Takes the place of the configured limit.

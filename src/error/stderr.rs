@@ -46,10 +46,11 @@ fn names_error(line: &str) -> bool {
 }
 
 /// Known lines, the most telling first. Each gives its advice.
-const RULES: [fn(&str) -> Option<String>; 15] = [
+const RULES: [fn(&str) -> Option<String>; 17] = [
     npm_package,
     npm_version,
     npm_program,
+    npm_refusal,
     uv_package,
     uv_program,
     pip_package,
@@ -61,6 +62,7 @@ const RULES: [fn(&str) -> Option<String>; 15] = [
     docker,
     port,
     file,
+    folder,
     variable,
 ];
 
@@ -86,6 +88,17 @@ fn npm_program(line: &str) -> Option<String> {
         "the npm package has no program of its own name: write `--package=PACKAGE` and then the program"
             .to_owned()
     })
+}
+
+/// `npm error code E401`, and what else a registry answers.
+fn npm_refusal(line: &str) -> Option<String> {
+    let code = between(line, " code E", " ").filter(|code| is_npm(line) && code.len() == 3)?;
+    let help = match code.parse::<u16>().ok()? {
+        401 | 403 => "it wants another login than the one in `.npmrc`, or has no such package for this user",
+        500.. => "it is in trouble: try again later",
+        _ => "check the name and the version in `args`, and the registry in `.npmrc`",
+    };
+    Some(format!("the npm registry answered with {code}: {help}"))
 }
 
 /// uv: `Because NAME was not found in the package registry and you require ...`
@@ -195,7 +208,24 @@ fn file(line: &str) -> Option<String> {
     Some(format!("{what}: {FILE}"))
 }
 
-/// `GITHUB_TOKEN environment variable is required`, `missing API key FOO`
+/// A folder that is none, in the words of well-known servers.
+fn folder(line: &str) -> Option<String> {
+    const WORDS: [&str; 6] = [
+        "directories are accessible",
+        "annot access directory",
+        "is not a directory",
+        "Not a directory",
+        "is not a valid Git repository",
+        "irectory does not exist",
+    ];
+    has(line, &WORDS).then(|| format!("a folder is missing, or is not what it should be: {FILE}"))
+}
+
+/// What a server may miss that its words tell of in general only.
+pub(crate) const VARIABLES: &str =
+    "a server gets only the variables of its `env` and of `inherit_env`: add the one that it needs there";
+
+/// `GITHUB_TOKEN environment variable is required`, `missing API key FOO`, `KeyError: 'GITHUB_TOKEN'`
 fn variable(line: &str) -> Option<String> {
     let lower = line.to_ascii_lowercase();
     let subject =
@@ -210,9 +240,11 @@ fn variable(line: &str) -> Option<String> {
         "not defined",
         "no api key",
     ];
-    (has(&lower, &subject) && has(&lower, &missing)).then(|| {
-        "a server gets only the variables of its `env` and of `inherit_env`: add the one that it needs there".to_owned()
-    })
+    let is_key = between(line, "KeyError: '", "'").is_some_and(|key| {
+        key.contains('_')
+            && key.bytes().all(|byte| byte == b'_' || byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    });
+    (is_key || (has(&lower, &subject) && has(&lower, &missing))).then(|| VARIABLES.to_owned())
 }
 
 fn is_npm(line: &str) -> bool {
@@ -354,6 +386,27 @@ mod tests {
                 "Error: GITHUB_TOKEN environment variable is required",
                 "Error: GITHUB_TOKEN environment variable is required",
                 "a server gets only the variables of its `env`",
+            ),
+            (
+                "KeyError: 'GITHUB_TOKEN'",
+                "KeyError: 'GITHUB_TOKEN'",
+                "a server gets only the variables of its `env`",
+            ),
+            ("KeyError: 'name'", "KeyError: 'name'", ""),
+            (
+                "npm error code E401\nnpm error Incorrect or missing password.",
+                "npm error code E401",
+                "the npm registry answered with 401: it wants another login",
+            ),
+            (
+                "Secure MCP Filesystem Server\nError: None of the specified directories are accessible",
+                "Error: None of the specified directories are accessible",
+                "a folder is missing",
+            ),
+            (
+                "ERROR:mcp_server_git.server:/nope is not a valid Git repository",
+                "ERROR:mcp_server_git.server:/nope is not a valid Git repository",
+                "check the paths in `args`",
             ),
             // Nothing that is known: the error, not what comes behind it.
             (

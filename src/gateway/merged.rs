@@ -198,7 +198,9 @@ impl RequestContext<'_> {
         .await;
         let lists = |session: &&std::sync::Arc<Session>| {
             let capabilities = session.hello().and_then(|hello| hello.read::<Value>("capabilities"));
-            capabilities.is_some_and(|known| known.get(kind.capability()).is_some_and(Value::is_object))
+            // Some write `true` or an empty list for the object.
+            let declares = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+            capabilities.is_some_and(|known| known.get(kind.capability()).is_some_and(declares))
         };
         let lists = join_all(sessions.iter().filter(lists).map(|session| async {
             let mut listed: Vec<RawObject> = Vec::new();
@@ -221,7 +223,17 @@ impl RequestContext<'_> {
                 };
                 bytes += page.get().len();
                 let page = RawObject::parse(Some(&page)).unwrap_or_default();
-                listed.extend(page.read::<Vec<RawObject>>(kind.member()).unwrap_or_default());
+                // An entry that is no object costs itself alone.
+                let entries: Vec<&RawValue> = page.read(kind.member()).unwrap_or_default();
+                for (index, entry) in entries.into_iter().enumerate() {
+                    match serde_json::from_str(entry.get()) {
+                        Ok(entry) => listed.push(entry),
+                        Err(_) => {
+                            let path = format!("{}[{index}]", kind.member());
+                            tracing::warn!(server = %session.name(), path, "is not an object: it is left out");
+                        }
+                    }
+                }
                 cursor = page.read::<String>("nextCursor").filter(|next| !next.is_empty());
                 let over = bytes > MAX_BYTES || listed.len() > MAX_ITEMS;
                 if over || cursor.as_ref().is_none_or(|next| !cursors.insert(next.clone())) {

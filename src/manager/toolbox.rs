@@ -331,7 +331,7 @@ impl Toolbox {
                 rest.await?;
             }
         }
-        let terms = CallTerms { limit, progress: options.progress.as_ref() };
+        let terms = CallTerms { limit, progress: options.progress.as_ref(), exact: Some(&options.exact) };
         session.call(&entry.tool.name, entry.tool.annotations, arguments, terms).await
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rmcp::model::{ErrorCode as RpcErrorCode, ServerResult};
-use serde_json::{Map, Value};
+use rmcp::model::ErrorCode as RpcErrorCode;
+use serde_json::{Map, Value, value::RawValue};
 use tracing::Instrument as _;
 
 use super::{
@@ -12,15 +12,16 @@ use super::{
     recovery::health::{AwaitedCall, Health},
     result::{
         reply::{CallLimits, CallReply, MissingAccess, NoReply, SlowCallNotice},
-        sdk_types,
+        words,
     },
-    rpc::{decode::why_unusable, requests::RpcAnswer},
+    rpc::{decode::why_unusable, requests::RpcAnswer, write::CallArguments},
     settings::Settings,
     traced,
 };
 use crate::{
     config::{RetryCalls, ServerConfig},
     error::{Error, ErrorCode, Result, ServerError, Silence},
+    json_rpc::is_set,
     tool::{Tool, ToolAnnotations, ToolResult},
     trace,
 };
@@ -81,7 +82,7 @@ impl Session {
         request: &ForwardedRequest<'_>,
     ) -> Result<Forwarded> {
         let ForwardedTool { name, hints, arguments } = tool;
-        let terms = CallTerms { limit: request.limit, progress: None };
+        let terms = CallTerms { limit: request.limit, ..CallTerms::default() };
         let call = OutgoingCall { tool: name, hints, arguments, written: Some(request), terms };
         match self.call_within_limits(call).await? {
             (CallAnswer::Written(answer), is_error) => Ok(Forwarded { answer, is_error }),
@@ -204,7 +205,10 @@ impl Session {
             None => *request,
         });
         let reply = match &written {
-            None => transport.call(own, (arguments, schema), call_limits, terms.progress).await,
+            None => {
+                let arguments = CallArguments { values: arguments, exact: terms.exact };
+                transport.call(own, (arguments, schema), call_limits, terms.progress).await
+            }
             Some(request) => match transport.forward(request, Some(schema), call_limits).await {
                 Ok(answer) => match answer {
                     RpcAnswer::Result(result) => return Ok(CallAnswer::Written(Ok(result))),
@@ -232,15 +236,12 @@ impl Session {
                 }
                 None => self.refused(tool, i64::from(error.code.0), &error.message),
             }),
-            Ok(CallReply::Other(answer)) => Err(match *answer {
-                ServerResult::InputRequiredResult(_) => {
-                    self.refused(tool, 0, "it asks for input that only an interactive client can give")
-                }
-                ServerResult::CreateTaskResult(_) => {
-                    self.refused(tool, 0, "it answered with a background task, which was not asked for")
-                }
-                _ => CallFailure::Final(self.unusable(tool, "it is not a tool result", health).await),
-            }),
+            Ok(CallReply::NeedsInput) => {
+                Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
+            }
+            Ok(CallReply::Task) => {
+                Err(self.refused(tool, 0, "it answered with a background task, which was not asked for"))
+            }
             Err(NoReply::Timeout(after)) => {
                 let endless = after == call_limits.ceiling && after > limit;
                 Err(CallFailure::Final(Error::CallTimeout {
@@ -270,7 +271,7 @@ impl Session {
     }
 
     fn refusal(&self, tool: &str, rpc_code: i64, message: &str) -> Error {
-        let message = sdk_types::brief(message);
+        let message = words::brief(message);
         Error::CallRefused { server: self.name().clone(), tool: tool.to_owned(), rpc_code, message }
     }
 
@@ -402,15 +403,16 @@ impl CallAnswer {
     pub(super) fn is_error(&self) -> bool {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Flag {
-            is_error: Option<bool>,
+        struct Flag<'a> {
+            #[serde(borrow)]
+            is_error: Option<&'a RawValue>,
         }
         match self {
             Self::Result(result) => result.is_error,
             Self::Written(Err(_)) => true,
             Self::Written(Ok(result)) => {
                 let flag: serde_json::Result<Flag> = serde_json::from_str(result.get());
-                flag.is_ok_and(|flag| flag.is_error == Some(true))
+                flag.is_ok_and(|flag| flag.is_error.is_some_and(|flag| is_set(flag.get())))
             }
         }
     }

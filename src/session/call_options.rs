@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cancel::CancellationToken;
+use crate::{cancel::CancellationToken, tool::ExactNumbers};
 
 use super::ProgressListener;
 
@@ -21,6 +21,7 @@ pub struct CallOptions {
     pub(crate) progress: Option<ProgressListener>,
     pub(crate) cancel: Option<CancellationToken>,
     pub(crate) unchecked: bool,
+    pub(crate) exact: ExactNumbers,
 }
 
 impl CallOptions {
@@ -51,6 +52,13 @@ impl CallOptions {
         self
     }
 
+    /// Sends these numbers in place of the nearest ones that the arguments can hold.
+    #[must_use]
+    pub fn exact_numbers(mut self, numbers: ExactNumbers) -> Self {
+        self.exact = numbers;
+        self
+    }
+
     /// Leaves the check of the arguments to the server.
     #[must_use]
     pub fn unchecked(mut self) -> Self {
@@ -65,4 +73,6 @@ pub(crate) struct CallTerms<'a> {
     /// Takes the place of the configured limit.
     pub(crate) limit: Option<Duration>,
     pub(crate) progress: Option<&'a ProgressListener>,
+    /// Numbers of the arguments that their values cannot hold.
+    pub(crate) exact: Option<&'a ExactNumbers>,
 }

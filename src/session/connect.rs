@@ -3,6 +3,7 @@
 pub(super) mod accept_tools;
 #[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
 mod builtin_server;
+pub(super) mod facts;
 pub(super) mod failure;
 pub(super) mod handshake;
 pub(super) mod launching;
@@ -10,6 +11,7 @@ mod phases;
 pub(super) mod sandbox_help;
 pub(super) mod templating;
 pub(super) mod tool_list;
+pub(super) mod tool_page;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -17,18 +19,21 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use rmcp::model::ServerPeerInfo;
-use tokio::{sync::Notify, time::timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{timeout, timeout_at},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::phases::Phases;
 use self::{
     accept_tools::{AcceptedTools, ToolListCheck},
+    facts::ServerFacts,
     failure::{Cause, Failure},
     handshake::{Agreement, Era, Refusal, negotiate},
     phases::PhaseClock,
     templating::{Spawning, StartHints},
-    tool_list::{ToolList, all_tools, follow, listing},
+    tool_list::{ReadList, ToolList, follow, tools_of},
 };
 use super::{
     SessionEvent, SessionObserver,
@@ -57,6 +62,9 @@ use crate::{
     process::{self, ExitWatch, Pipes, Process, Supervisor},
     tool::ServerName,
 };
+
+/// How long the last words of a server that has left are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What all connections of one manager share.
 #[derive(Clone)]
@@ -327,7 +335,7 @@ async fn attempt(
                 Box::pin(over_http(&remote, list_check, known, deadline, &mut clock));
             match connecting.await {
                 Ok(opened) => {
-                    let era = handshake::era_of(&opened.info.protocol_version);
+                    let era = handshake::era_of(&opened.facts.version);
                     let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
                     let looking = remote.look_for_stalls(opened.link.transport(), era, name, tell);
                     Ok(clock.connection(opened, list_check, None, health, looking))
@@ -356,12 +364,12 @@ type Broken = (Phase, Cause);
 /// A session that stands.
 struct OpenedSession {
     link: TransportOwner,
-    info: Arc<ServerPeerInfo>,
+    facts: Arc<ServerFacts>,
     hello: ServerHello,
     changed: Arc<Notify>,
     gone: CancellationToken,
     tools: Arc<ToolList>,
-    twins: Vec<String>,
+    oddities: Vec<String>,
     software: Option<Arc<ServerSoftware>>,
     changes: Option<Arc<ToolChanges>>,
     mute: bool,
@@ -378,19 +386,29 @@ async fn over_lines(
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
     let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
     let link = TransportOwner::Lines { client: client.clone(), _reading: reading };
-    let Agreement { info, hello, mute } = timeout_at(deadline.into(), negotiate(&client, known, identity))
+    let agreed = timeout_at(deadline.into(), negotiate(&client, known, identity))
         .await
-        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?
-        .map_err(|refusal| match refusal {
-            Refusal::Closed => (Phase::Handshake, Cause::Closed),
-            Refusal::Refused(why) => (Phase::Handshake, Cause::Protocol(why)),
-        })?;
+        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?;
+    let Agreement { facts, hello, mute } = match agreed {
+        Ok(agreement) => agreement,
+        Err(Refusal::Closed) => {
+            last_words(&gone).await;
+            return Err((Phase::Handshake, Cause::Closed));
+        }
+        Err(Refusal::Refused(why)) => return Err((Phase::Handshake, Cause::Protocol(why))),
+    };
     clock.agreed();
-    if handshake::era_of(&info.protocol_version) == Era::Modern {
+    if handshake::era_of(&facts.version) == Era::Modern {
         client.set_meta(handshake::client_context(identity));
     }
-    let opened = listed((link, info, hello, changed), gone, list_check, deadline, clock).await?;
+    let opened = listed((link, facts, hello, changed), gone, list_check, deadline, clock).await?;
     Ok(OpenedSession { mute, ..opened })
+}
+
+/// Waits until what a server wrote last was read: it may say why it left. Without this, the connection would be dropped
+/// before.
+async fn last_words(gone: &CancellationToken) {
+    let _ = timeout(LAST_WORDS, gone.cancelled()).await;
 }
 
 async fn over_http(
@@ -405,32 +423,30 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    let Opened { session, info, hello, changed, gone } = opened;
-    listed((TransportOwner::Remote(session), info, hello, changed), gone, list_check, deadline, clock).await
+    let Opened { session, facts, hello, changed, gone } = opened;
+    listed((TransportOwner::Remote(session), facts, hello, changed), gone, list_check, deadline, clock).await
 }
 
 async fn listed(
-    (link, info, hello, changed): (TransportOwner, Arc<ServerPeerInfo>, ServerHello, Arc<Notify>),
+    (link, facts, hello, changed): (TransportOwner, Arc<ServerFacts>, ServerHello, Arc<Notify>),
     gone: CancellationToken,
     list_check: &ToolListCheck,
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let mut listing = if info.capabilities.tools.is_some() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        timeout_at(deadline.into(), all_tools(&link.transport(), &info, left))
-            .await
-            .map_err(|_| fail(Cause::Timeout))?
-            .map_err(fail)?
-    } else {
-        listing(&info, Vec::new(), None)
-    };
-    let AcceptedTools { tools, changes, twins } = list_check.take(&mut listing).map_err(fail)?;
+    let listing = tools_of(&link.transport(), &facts, deadline).await;
+    if matches!(listing, Err(Cause::Closed)) {
+        last_words(&gone).await;
+    }
+    let ReadList { mut listing, oddities } = listing.map_err(fail)?;
+    let AcceptedTools { tools, changes, oddities: of_list } =
+        list_check.take(&mut listing, oddities).map_err(fail)?;
     clock.listed();
     let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
     let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
-    Ok(OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute: false })
+    let oddities = facts.oddities.iter().cloned().chain(of_list).collect();
+    Ok(OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute: false })
 }
 
 impl PhaseClock {
@@ -442,16 +458,16 @@ impl PhaseClock {
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let OpenedSession { link, info, hello, changed, gone, tools, twins, software, changes, mute } =
+        let OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute } =
             opened;
-        health.listed_twice(twins);
-        let era = handshake::era_of(&info.protocol_version);
-        let told = !tool_list::told_lists(&info).is_empty();
+        health.said_oddly(oddities);
+        let era = handshake::era_of(&facts.version);
+        let told = !facts.told_lists.is_empty();
         // The old era tells without being asked. Over HTTP a call may be refused for an old list in the new one.
         let heard = era == Era::Legacy || told || matches!(link, TransportOwner::Remote(_));
-        let version = info.protocol_version.to_string();
+        let version = facts.version.to_string();
         let following = heard.then(|| {
-            let work = follow(link.transport(), info, tools.clone(), list_check.clone(), changed, era);
+            let work = follow(link.transport(), facts, tools.clone(), list_check.clone(), changed, era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });

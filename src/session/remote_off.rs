@@ -9,14 +9,13 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use rmcp::model::ServerPeerInfo;
 use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     SessionObserver,
-    connect::{ConnectContext, ServerHello, failure::Cause, handshake::Era},
+    connect::{ConnectContext, ServerHello, facts::ServerFacts, failure::Cause, handshake::Era},
     forward::ForwardedRequest,
     progress::ProgressListener,
     recovery::health::Health,
@@ -24,7 +23,7 @@ use super::{
         reply::{CallLimits, CallReply, NoReply},
         truncate::Truncator,
     },
-    rpc::requests::RpcAnswer,
+    rpc::{requests::RpcAnswer, write::CallArguments},
     transport::Transport,
     wire_log::WireLog,
 };
@@ -57,7 +56,7 @@ impl RemoteClient {
     pub(in crate::session) async fn call(
         &self,
         _: &str,
-        _: (&Map<String, Value>, &Map<String, Value>),
+        _: (CallArguments<'_>, &Map<String, Value>),
         _: CallLimits<'_>,
         _: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
@@ -110,7 +109,7 @@ pub(in crate::session) struct Remote<'a>(&'a HttpEndpoint);
 /// What there never is.
 pub(in crate::session) struct Opened {
     pub(in crate::session) session: RemoteSession,
-    pub(in crate::session) info: Arc<ServerPeerInfo>,
+    pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
     pub(in crate::session) changed: Arc<Notify>,
     pub(in crate::session) gone: CancellationToken,

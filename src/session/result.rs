@@ -1,6 +1,7 @@
-//! Results of calls: truncation, files with whole results, conversions.
+//! Results of calls: reading, truncation, files with whole results.
 
 pub(super) mod outputs;
+pub(super) mod read;
 pub(super) mod reply;
-pub(super) mod sdk_types;
 pub(super) mod truncate;
+pub(super) mod words;

@@ -7,36 +7,21 @@ use futures_util::FutureExt;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    connect::{failure::Cause, handshake::Era},
+    connect::{failure::Cause, handshake::Era, tool_page::ToolPage},
     forward::ForwardedRequest,
     progress::ProgressListener,
     remote::RemoteClient,
     result::{
         reply::{CallLimits, CallReply, NoReply},
-        sdk_types,
+        words,
     },
     rpc::{
         decode::why_unusable,
         requests::{AnswerForm, Listener, RpcAnswer},
+        write::CallArguments,
     },
     stdio::rpc_client::RpcClient,
 };
-use crate::tool::Tool;
-
-/// A page of a tool list.
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ToolPage {
-    #[serde(deserialize_with = "wire_tools")]
-    pub(super) tools: Vec<Tool>,
-    pub(super) next_cursor: Option<String>,
-    pub(super) ttl_ms: Option<u64>,
-}
-
-fn wire_tools<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Tool>, D::Error> {
-    let tools: Vec<Map<String, Value>> = serde::Deserialize::deserialize(deserializer)?;
-    tools.into_iter().map(Tool::from_wire).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
-}
 
 /// The way to one server. Clones share it.
 #[derive(Clone)]
@@ -59,7 +44,7 @@ impl Transport {
     pub(super) async fn call(
         &self,
         tool: &str,
-        (arguments, schema): (&Map<String, Value>, &Map<String, Value>),
+        (arguments, schema): (CallArguments<'_>, &Map<String, Value>),
         call_limits: CallLimits<'_>,
         progress: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
@@ -112,18 +97,23 @@ impl Transport {
         }
     }
 
-    /// One page of the tool list.
-    pub(super) async fn page(&self, cursor: Option<String>, limit: Duration) -> Result<ToolPage, Cause> {
+    /// One page of the tool list, whose first entry is number `first` of the whole list.
+    pub(super) async fn page(
+        &self,
+        cursor: Option<String>,
+        first: usize,
+        limit: Duration,
+    ) -> Result<ToolPage, Cause> {
         let params = cursor.map(|cursor| ("cursor".to_owned(), Value::String(cursor))).into_iter().collect();
         let why = match self.ask("tools/list", &params, limit).await {
-            Ok(RpcAnswer::Result(result)) => match serde_json::from_str::<ToolPage>(result.get()) {
+            Ok(RpcAnswer::Result(result)) => match ToolPage::read(&result, first) {
                 Ok(mut page) => {
                     if let Self::Remote(client) = self {
                         client.drop_unusable(&mut page.tools);
                     }
                     return Ok(page);
                 }
-                Err(error) => format!("gave an answer that cannot be used: {error}"),
+                Err(why) => why,
             },
             Ok(RpcAnswer::Plain(_)) => OTHER_ANSWER.to_owned(),
             Ok(RpcAnswer::Refused(error)) => refusal(&error),
@@ -168,7 +158,7 @@ const OTHER_ANSWER: &str = "was answered with something else";
 /// Continues the sentence "`tools/list` ...".
 fn refusal(error: &rmcp::model::ErrorData) -> String {
     why_unusable(error).map_or_else(
-        || format!("was refused: {} ({})", sdk_types::brief(&error.message), error.code.0),
+        || format!("was refused: {} ({})", words::brief(&error.message), error.code.0),
         |why| format!("gave an answer that cannot be used: {why}"),
     )
 }

@@ -11,6 +11,7 @@ mod public_servers;
 pub(crate) mod remote;
 mod renames;
 mod search;
+mod shapes;
 mod template_program;
 #[cfg(guarded)]
 mod templates;

@@ -77,6 +77,11 @@ impl Lab {
         self.command(name, FIXTURE, &arguments)
     }
 
+    /// A server that answers what `script` says, text by text (`toolcrib-fakes scripted`).
+    pub(crate) fn scripted(&self, name: &str, script: &str) -> ServerConfig {
+        self.command(name, FIXTURE, &["scripted", script])
+    }
+
     /// A fixture that is the child of a shell, so that the group has a member the leader does not tell of.
     pub(crate) fn wrapped(&self, name: &str, flags: &[&str]) -> ServerConfig {
         let fixture = FIXTURE;

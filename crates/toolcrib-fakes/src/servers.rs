@@ -4,5 +4,6 @@ pub mod baseline;
 pub mod chaos;
 pub mod fixture;
 pub mod odd;
+pub mod scripted;
 #[cfg(target_os = "linux")]
 pub mod stubborn;

@@ -49,6 +49,14 @@ impl SchemaRequirements {
     /// # Errors
     /// Why the schema cannot be checked.
     pub(super) fn of(schema: &Schema) -> Result<Self, &'static str> {
+        let takes_objects = match schema.get("type") {
+            None | Some(Value::Null) => true,
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+            Some(kind) => kind == "object",
+        };
+        if !takes_objects {
+            return Err("its `type` is not \"object\", and arguments are never anything else");
+        }
         let mut look = SchemaContents {
             left: MOST_VALUES,
             patterns: Patterns::None,

@@ -152,3 +152,18 @@ async fn usual_schemas_are_checked_at_once() {
     let (verdict, at_once) = judged(&check, &bad).await;
     assert_eq!((verdict.unwrap_err().len(), at_once), (2, true));
 }
+
+#[tokio::test]
+async fn a_schema_of_another_type_does_not_stop_its_tool() {
+    for schema in [
+        json!({"type": "string", "description": "the title"}),
+        json!({"type": ["array", "null"]}),
+        json!({"type": null}),
+        json!({"type": "object", "properties": []}),
+    ] {
+        let check = check(schema.clone());
+        assert_eq!(judged(&check, &json!({"a": 1})).await, (Ok(()), true), "{schema}");
+    }
+    let check = check(json!({"type": ["object", "null"], "required": ["a"]}));
+    assert!(judged(&check, &json!({})).await.0.is_err(), "it may be an object, and has to fit then");
+}

@@ -1,6 +1,7 @@
 //! Asks servers what is no tool call: a small MCP client of the gateway, of the daemon's or of one in this process.
 
 use std::{
+    collections::HashSet,
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     process::ExitCode,
@@ -145,7 +146,7 @@ impl Asking {
 
     /// All items of a list; none from a server that does not have such a thing.
     pub(crate) fn list(&mut self, method: &str, member: &str) -> Result<Vec<Value>, Error> {
-        let mut items = Vec::new();
+        let (mut items, mut seen) = (Vec::new(), HashSet::new());
         let mut params = json!({});
         for _ in 0..1000 {
             let mut page = match self.exchange(method, params)? {
@@ -154,13 +155,15 @@ impl Asking {
                 Err(mut error) => return Err(refused(&mut error)),
             };
             if let Value::Array(more) = page[member].take() {
-                items.extend(more);
+                items.extend(more.into_iter().filter(Value::is_object));
             }
-            let next = page["nextCursor"].take();
-            if !next.is_string() {
-                break;
+            // One that comes back leads to what was listed already.
+            match page["nextCursor"].as_str() {
+                Some(next) if !next.is_empty() && seen.insert(next.to_owned()) => {
+                    params = json!({"cursor": next});
+                }
+                _ => break,
             }
-            params = json!({"cursor": next});
         }
         Ok(items)
     }
@@ -177,4 +180,13 @@ fn refused(error: &mut Value) -> Error {
     }
     let message = error["message"].as_str().unwrap_or("the server refused").to_owned();
     Error::input(message, None)
+}
+
+/// The entries of a list, or the one that stands in its place.
+pub(super) fn one_or_all(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(entries) => entries,
+        Value::Null => &[],
+        one => std::slice::from_ref(one),
+    }
 }

@@ -8,10 +8,11 @@ use std::{
 };
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use indexmap::IndexMap;
+use serde_json::{Map, Value, json, value::RawValue};
 use toolcrib::{
-    CallOptions, Config, Error, ErrorCode, ServerEvent, ServerName, ToolResult, cli_support::cut,
-    config::Lifecycle, daemon::CallRequest, error::RemoteError,
+    CallOptions, Config, Error, ErrorCode, ExactNumbers, ServerEvent, ServerName, ToolResult,
+    cli_support::cut, config::Lifecycle, daemon::CallRequest, error::RemoteError,
 };
 
 use crate::cli::{
@@ -63,7 +64,10 @@ impl Call {
             match argument {
                 Argument::Text(text) => call.texts.insert(key, text.into()),
                 Argument::Texts(texts) => call.texts.insert(key, texts.into()),
-                Argument::Value(value) => call.values.insert(key, value),
+                Argument::Value(value, numbers) => {
+                    call.exact_numbers.add(&key, numbers);
+                    call.values.insert(key, value)
+                }
             };
         }
         let outcome = telling(context.ui, &self.tool, || daemon.call(call));
@@ -137,15 +141,24 @@ impl Call {
             None => catalog.find_unqualified(&self.tool).inspect_err(|_| unknown_tools(context.ui, manager)),
         };
         let entry = found?;
-        let mut arguments = Map::new();
+        let (mut arguments, mut exact) = (Map::new(), ExactNumbers::default());
         for (key, argument) in typed {
             let value = match argument {
-                Argument::Text(text) => entry.typed(&key, &text),
+                Argument::Text(text) => {
+                    let value = entry.typed(&key, &text);
+                    exact.add_texts(&key, &value, &[&text]);
+                    value
+                }
                 Argument::Texts(texts) => {
                     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                    entry.typed_list(&key, &texts)?
+                    let value = entry.typed_list(&key, &texts)?;
+                    exact.add_texts(&key, &value, &texts);
+                    value
                 }
-                Argument::Value(value) => value,
+                Argument::Value(value, numbers) => {
+                    exact.add(&key, numbers);
+                    value
+                }
             };
             arguments.insert(key, value);
         }
@@ -156,7 +169,7 @@ impl Call {
             }
         }
         let began = Instant::now();
-        let options = CallOptions::new().timeout(self.timeout);
+        let options = CallOptions::new().timeout(self.timeout).exact_numbers(exact);
         let options = if self.no_check { options.unchecked() } else { options };
         let calling = toolbox.call_entry(entry, &arguments, &options);
         let result = context.cancel.run_until_cancelled(calling).await;
@@ -180,9 +193,10 @@ impl Call {
             }
             _ => text,
         };
-        let values: Map<String, Value> = serde_json::from_str(text)
-            .map_err(|error| Error::input(format!("--args is not a JSON object: {error}"), None))?;
-        Ok(values.into_iter().map(|(key, value)| (key, Argument::Value(value))).collect())
+        let wrong = |error| Error::input(format!("--args is not a JSON object: {error}"), None);
+        let values: IndexMap<String, &RawValue> = serde_json::from_str(text).map_err(wrong)?;
+        let argument = |(key, raw): (String, &RawValue)| Ok((key, Argument::json(raw.get()).map_err(wrong)?));
+        values.into_iter().map(argument).collect()
     }
 }
 
@@ -209,7 +223,15 @@ enum Argument {
     Text(String),
     /// The same key several times: the entries of a list, if the schema wants one.
     Texts(Vec<String>),
-    Value(Value),
+    /// A value, and its numbers that it cannot hold.
+    Value(Value, ExactNumbers),
+}
+
+impl Argument {
+    /// The value of a JSON text.
+    fn json(text: &str) -> serde_json::Result<Self> {
+        Ok(Self::Value(serde_json::from_str(text)?, ExactNumbers::of(text)))
+    }
 }
 
 /// Several texts for one key become one argument, in the place of the first.
@@ -264,7 +286,9 @@ impl Answer<'_> {
             let document = json!({"schema": 1, "server": server, "tool": tool,
                 "is_error": result.is_error, "content": result.content,
                 "structured_content": result.structured_content, "ms": millis(*took)});
-            Ui::json(document);
+            let mut numbers = ExactNumbers::default();
+            numbers.add("structured_content", result.exact_numbers.clone());
+            Ui::json(numbers.written(&document));
         } else {
             if result.is_error {
                 ui.bad("error", format!("tool `{server}.{tool}` reported an error in {}", seconds(*took)));
@@ -312,9 +336,9 @@ fn parse(argument: &str) -> Result<(String, Argument), Error> {
     let wrong = |what: String| Error::input(what, Some(usage.to_owned()));
     let (key, value) = argument.split_once('=').ok_or_else(|| wrong(format!("`{argument}` has no `=`")))?;
     if let Some(key) = key.strip_suffix(':') {
-        let value = serde_json::from_str(value)
+        let value = Argument::json(value)
             .map_err(|error| wrong(format!("the value of `{key}` is not JSON: {error}")))?;
-        return Ok((key.to_owned(), Argument::Value(value)));
+        return Ok((key.to_owned(), value));
     }
     let text = match value.strip_prefix('@') {
         Some(file) => std::fs::read_to_string(file)
@@ -331,7 +355,10 @@ mod tests {
     #[test]
     fn arguments_are_text_json_or_files() {
         assert_eq!(parse("id=007").unwrap(), ("id".to_owned(), Argument::Text("007".to_owned())));
-        assert_eq!(parse("x:=[1,2]").unwrap(), ("x".to_owned(), Argument::Value(json!([1, 2]))));
+        assert_eq!(
+            parse("x:=[1,2]").unwrap(),
+            ("x".to_owned(), Argument::Value(json!([1, 2]), ExactNumbers::default()))
+        );
         for json in ["{\"text\": \"a=b\"}", "{}", "[1]"] {
             let error = parse(json).unwrap_err();
             assert!(error.to_string().contains("is JSON"), "{error}");

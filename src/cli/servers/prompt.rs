@@ -9,7 +9,7 @@ use toolcrib::{
     cli_support::{nearest, unknown_name},
 };
 
-use super::ask::AskedServers;
+use super::ask::{AskedServers, one_or_all};
 use crate::cli::{
     context::Context,
     terminal::{columns, output, ui::Ui},
@@ -59,16 +59,24 @@ impl Prompt {
             Ui::json(json!({"schema": 1, "name": shown, "description": description, "messages": messages}));
             return Ok(ExitCode::SUCCESS);
         }
-        for message in prompt["messages"].as_array().into_iter().flatten() {
-            let content = &message["content"];
-            let text = match content["text"].as_str().or(content["resource"]["text"].as_str()) {
-                Some(text) => text.to_owned(),
-                None => format!("[{}]", content["type"].as_str().unwrap_or("unknown content")),
-            };
+        for message in one_or_all(&prompt["messages"]) {
+            let content = message.get("content").unwrap_or(message);
+            let text: Vec<String> = one_or_all(content).iter().map(block_text).collect();
             let role = message["role"].as_str().unwrap_or("unknown role");
-            Ui::words(format!("{}: {text}", output::one_line(role)));
+            Ui::words(format!("{}: {}", output::one_line(role), text.join("\n")));
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// One block of a message.
+fn block_text(content: &Value) -> String {
+    match content.as_str().or(content["text"].as_str()).or(content["resource"]["text"].as_str()) {
+        Some(text) => text.to_owned(),
+        None => match content["type"].as_str() {
+            Some(kind) => format!("[{kind}]"),
+            None => content.to_string(),
+        },
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use toolcrib::Error;
 
-use super::ask::AskedServers;
+use super::ask::{AskedServers, one_or_all};
 use crate::cli::{
     context::Context,
     terminal::{columns, output, ui::Ui},
@@ -46,14 +46,14 @@ impl Read {
             Ui::json(json!({"schema": 1, "contents": read["contents"]}));
             return Ok(ExitCode::SUCCESS);
         }
-        self.show(context.ui, read["contents"].as_array().map_or(&[][..], Vec::as_slice))?;
+        self.show(context.ui, one_or_all(&read["contents"]))?;
         Ok(ExitCode::SUCCESS)
     }
 
     fn show(&self, ui: &Ui, contents: &[Value]) -> Result<(), Error> {
         let mut bytes = Vec::new();
         for one in contents {
-            match (one["text"].as_str(), one["blob"].as_str()) {
+            match (one.as_str().or(one["text"].as_str()), one["blob"].as_str()) {
                 (Some(text), _) if self.output.is_none() => Ui::words(text),
                 (Some(text), _) => bytes.extend_from_slice(text.as_bytes()),
                 (None, Some(blob)) => {

@@ -28,8 +28,8 @@ pub(super) struct AcceptedTools {
     pub(super) tools: Arc<[Tool]>,
     /// How it differs from the last one that was remembered, if there is such a one and it does.
     pub(super) changes: Option<ToolChanges>,
-    /// The names that were listed more than once.
-    pub(super) twins: Vec<String>,
+    /// What is odd about the list, and where.
+    pub(super) oddities: Vec<String>,
 }
 
 impl ToolListCheck {
@@ -52,15 +52,19 @@ impl ToolListCheck {
     }
 
     /// Takes a list in. Of two tools with one name the first counts: a call goes by the name, and the server decides
-    /// which of them runs.
+    /// which of them runs. `oddities` were found when it was read.
     ///
     /// # Errors
     /// [`Cause::Locked`] and [`Cause::SameName`]: the list is not to be used.
-    pub(super) fn take(&self, listing: &mut Listing) -> Result<AcceptedTools, Cause> {
-        let twins = without_twins(&mut listing.tools);
-        for tool in &twins {
-            let tool = self.secrets.hide(tool);
-            tracing::warn!(server = %self.server, tool, "listed twice; the first counts");
+    pub(super) fn take(
+        &self,
+        listing: &mut Listing,
+        mut oddities: Vec<String>,
+    ) -> Result<AcceptedTools, Cause> {
+        oddities.extend(told_twins(&without_twins(&mut listing.tools)));
+        for oddity in &mut oddities {
+            *oddity = self.secrets.hide(oddity);
+            tracing::warn!(server = %self.server, oddity, "the tool list is not as the protocol has it");
         }
         let mut tools = listing.tools.clone();
         if let Some(lock) = &self.lock {
@@ -77,7 +81,7 @@ impl ToolListCheck {
         if let Some(changes) = &changes {
             tracing::warn!(server = %self.server, %changes, "other tools than before");
         }
-        Ok(AcceptedTools { tools, changes, twins })
+        Ok(AcceptedTools { tools, changes, oddities })
     }
 }
 
@@ -95,6 +99,16 @@ fn without_twins(tools: &mut Arc<[Tool]>) -> Vec<String> {
         *tools = tools.iter().filter(|tool| names.insert(tool.name.clone())).cloned().collect();
     }
     twins
+}
+
+/// What is told of the names that were listed more than once.
+fn told_twins(twins: &[String]) -> Option<String> {
+    let tool = twins.first()?;
+    let others = match twins.len() - 1 {
+        0 => String::new(),
+        others => format!(" (and so {others} more)"),
+    };
+    Some(format!("it lists the tool `{tool}` more than once{others}: only the first of them counts"))
 }
 
 /// Two of the tools that would be offered by the same name, in words.

@@ -8,9 +8,9 @@ use crate::session::{
     result::reply::MissingAccess,
 };
 use crate::{
-    config::{Config, Endpoint, Secrets, ServerConfig, StopGrace},
+    config::{Config, Endpoint, Env, Secrets, ServerConfig, StopGrace},
     duration::rounded,
-    error::{ErrorCode, Phase, ServerError, diagnose, plain},
+    error::{ErrorCode, Phase, ServerError, VARIABLES, diagnose, plain},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
@@ -145,11 +145,12 @@ impl Failure {
         failure.causes.extend(exceeded);
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
+        let said = health.has_junk() || !failure.stderr_tail.is_empty();
         // A wall is the likeliest reason, and nothing that the server says will name it.
         failure.help = raise
             .or_else(|| walls::advice(failure.code, config, &failure.stderr_tail))
             .or_else(|| failure.help.take())
-            .or_else(|| help(failure.code, &failure.stderr_tail));
+            .or_else(|| help(failure.code, &failure.stderr_tail, said, Some(config)));
         process.stop(FAILED_START).await;
         failure
     }
@@ -296,7 +297,7 @@ pub(in crate::session) async fn cause_of_lost_connection(
         lost.stderr_tail = health.last_words().await;
     }
     lost.causes.extend(health.oddities());
-    lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail));
+    lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail, true, None));
     health.secrets().hide_failure(&mut lost);
     lost
 }
@@ -315,8 +316,8 @@ fn bound(exceeded: &str) -> Option<String> {
     Some(format!("raise `{key}`"))
 }
 
-/// What to do about it, by its kind and by what the last words usually mean.
-fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
+/// What to do about it, by its kind and by what the last words usually mean. `said`: it has written something.
+fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerConfig>) -> Option<String> {
     if code == ErrorCode::StdoutGarbage {
         return Some("a server may write only MCP messages to stdout: make it log to stderr".to_owned());
     }
@@ -325,10 +326,19 @@ fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
         ErrorCode::SessionLost => plain(stderr).and_then(|line| diagnose(&[line.to_owned()])?.help),
         _ => diagnose(stderr).and_then(|found| found.help),
     };
+    // A variable that is there is a better guess than one that has to be found.
+    let held_back = || config.and_then(|config| held_back(config, stderr, &Env::process()));
     let text = match code {
+        _ if known.as_deref() == Some(VARIABLES) => return held_back().or(known),
         _ if known.is_some() => return known,
         ErrorCode::ServerExited => {
-            "run its command by hand: a server waits for its input and does not end by itself"
+            if let Some(help) = held_back() {
+                return Some(help);
+            }
+            match said {
+                true => "its own words above say why it ended; run its command by hand to see all of them",
+                false => "run its command by hand: a server waits for its input and does not end by itself",
+            }
         }
         ErrorCode::ProtocolMismatch => "this is a bug of the server: look for a newer version of it",
         _ => return None,
@@ -336,10 +346,55 @@ fn help(code: ErrorCode, stderr: &[String]) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// A variable that the last words of a server name, and that is set here and not passed on to it.
+fn held_back(config: &ServerConfig, stderr: &[String], here: &Env) -> Option<String> {
+    let Endpoint::Stdio(spec) = &config.endpoint else { return None };
+    let named = |line: &String| {
+        let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let mut held = words
+            .filter(|word| is_setting(word) && !spec.env.contains_key(*word) && here.get(word).is_some());
+        held.next().map(ToOwned::to_owned)
+    };
+    let variable = stderr.iter().rev().find_map(named)?;
+    Some(format!(
+        "`{variable}` is set here, and a server gets only the variables that are named: add `inherit_env = \
+         [\"{variable}\"]` to `[servers.{}]`",
+        config.name
+    ))
+}
+
+/// Whether a word is written as the name of a variable that is made for a program.
+fn is_setting(word: &str) -> bool {
+    let letters = word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    let is_compound = word.trim_matches('_').contains('_');
+    letters && word.starts_with(|c: char| c.is_ascii_uppercase()) && is_compound
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HttpEndpoint;
+    use crate::config::{HttpEndpoint, StdioConfig};
+
+    #[test]
+    fn a_variable_that_is_held_back_is_named() {
+        let mut spec = StdioConfig::new("x", vec![], "/");
+        spec.set_env("PASSED_ON", "1");
+        let config = ServerConfig::new(ServerName::new("one").unwrap(), Endpoint::Stdio(spec));
+        let here = Env::new("/", [("GITHUB_TOKEN", "x"), ("PASSED_ON", "1"), ("HOME", "/")]);
+        let help = |line: &str| held_back(&config, &["first".to_owned(), line.to_owned()], &here);
+        for line in [
+            "KeyError: 'GITHUB_TOKEN'",
+            "TypeError: process.env.GITHUB_TOKEN is undefined",
+            "Missing required environment variable GITHUB_TOKEN",
+            "panic: GITHUB_TOKEN=\"\"",
+        ] {
+            let help = help(line).unwrap();
+            assert!(help.contains("add `inherit_env = [\"GITHUB_TOKEN\"]` to `[servers.one]`"), "{help}");
+        }
+        for line in ["KeyError: 'OTHER_TOKEN'", "PASSED_ON is bad", "HOME is bad", "MY_GITHUB_TOKEN"] {
+            assert_eq!(help(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn a_wrong_url_path_is_not_a_broken_server() {

@@ -7,15 +7,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::{DiscoverResult, InitializeResult, ProtocolVersion, ServerPeerInfo};
-use serde::de::DeserializeOwned;
+use rmcp::model::ProtocolVersion;
 use serde_json::{Value, json};
 
-use super::ServerHello;
+use super::{
+    ServerHello,
+    facts::{ServerFacts, chosen_version, excerpt, supported_versions},
+};
 use crate::{
     json_rpc::RawObject,
     session::{
-        result::{reply::NoReply, sdk_types},
+        result::{reply::NoReply, words},
         rpc::{decode, requests::RpcAnswer},
         server_messages::ClientIdentity,
         stdio::rpc_client::RpcClient,
@@ -76,18 +78,11 @@ pub(in crate::session) fn era_named(version: &str) -> Era {
     known.map_or(Era::Modern, era_of)
 }
 
-/// Whether a server may choose `version` in its answer to `initialize`.
-fn is_spoken(version: &ProtocolVersion) -> bool {
-    ProtocolVersion::KNOWN_VERSIONS.contains(version) && version.has_initialize()
-}
-
 /// What the server speaks, cut, and what we do: continues the sentence "the server ...".
-pub(in crate::session) fn speaks(theirs: &[ProtocolVersion]) -> String {
-    let list = |versions: &[ProtocolVersion]| {
-        let names = versions.iter().map(|version| version.as_str().chars().take(40).collect::<String>());
-        names.take(10).collect::<Vec<_>>().join(", ")
-    };
-    format!("it speaks the revision {} (toolcrib: {})", list(theirs), list(ProtocolVersion::KNOWN_VERSIONS))
+pub(in crate::session) fn speaks<'a>(theirs: impl IntoIterator<Item = &'a str>) -> String {
+    let theirs: Vec<String> = theirs.into_iter().take(10).map(excerpt).collect();
+    let ours: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+    format!("it speaks the revision {} (toolcrib: {})", theirs.join(", "), ours.join(", "))
 }
 
 /// What has come of one of the two requests.
@@ -97,14 +92,14 @@ pub(in crate::session) enum RequestState {
     /// Its answer is waited for.
     Open,
     /// The server speaks that.
-    Opened(Arc<ServerPeerInfo>, ServerHello),
+    Opened(Arc<ServerFacts>, ServerHello),
     /// It does not, for a reason if there is one to tell.
     Refused(Option<String>),
 }
 
 /// What both sides have agreed on.
 pub(super) struct Agreement {
-    pub(super) info: Arc<ServerPeerInfo>,
+    pub(super) facts: Arc<ServerFacts>,
     pub(super) hello: ServerHello,
     /// The question was left out, or without an answer.
     pub(super) mute: bool,
@@ -138,13 +133,13 @@ pub(super) async fn negotiate(
             () = &mut probe, if matches!(initialize, RequestState::No) => initialize = RequestState::Open,
         }
         (discover, initialize) = match (discover, initialize) {
-            (discover, RequestState::Opened(info, hello)) => {
+            (discover, RequestState::Opened(facts, hello)) => {
                 client.tell("notifications/initialized", None);
                 let mute = matches!(discover, RequestState::No | RequestState::Open);
-                return Ok(Agreement { info, hello, mute });
+                return Ok(Agreement { facts, hello, mute });
             }
-            (RequestState::Opened(info, hello), RequestState::No | RequestState::Refused(_)) => {
-                return Ok(Agreement { info, hello, mute: false });
+            (RequestState::Opened(facts, hello), RequestState::No | RequestState::Refused(_)) => {
+                return Ok(Agreement { facts, hello, mute: false });
             }
             (RequestState::Refused(why), RequestState::No) => {
                 (RequestState::Refused(why), RequestState::Open)
@@ -166,47 +161,45 @@ fn closed(_: NoReply) -> Refusal {
     Refusal::Closed
 }
 
-/// The result, decoded and as it was written, or why it refused.
-fn result<T: DeserializeOwned>(answer: RpcAnswer) -> Result<(T, ServerHello), String> {
-    let otherwise = || "its answer to `initialize` is of another kind".to_owned();
+/// The members of the result, or why there are none.
+fn hello(answer: RpcAnswer) -> Result<RawObject, String> {
     match answer {
-        RpcAnswer::Result(result) => {
-            let decoded =
-                || Some((serde_json::from_str(result.get()).ok()?, RawObject::parse(Some(&result)).ok()?));
-            decoded().map(|(decoded, hello)| (decoded, Arc::new(hello))).ok_or_else(otherwise)
-        }
-        RpcAnswer::Plain(_) => Err(otherwise()),
-        RpcAnswer::Refused(error) => match decode::why_unusable(&error) {
-            Some(why) => Err(format!("its answer to `initialize` cannot be used: {why}")),
-            None => Err(format!(
-                "it refused `initialize`: {} ({})",
-                sdk_types::brief(&error.message),
-                error.code.0
-            )),
-        },
+        RpcAnswer::Result(result) => RawObject::parse(Some(&result))
+            .map_err(|_| format!("its answer to `initialize` is not an object: {}", excerpt(result.get()))),
+        RpcAnswer::Plain(_) => Err("its answer to `initialize` is the result of a tool".to_owned()),
+        RpcAnswer::Refused(error) => Err(match decode::why_unusable(&error) {
+            Some(why) => format!("its answer to `initialize` cannot be used: {why}"),
+            None => format!("it refused `initialize`: {} ({})", words::brief(&error.message), error.code.0),
+        }),
     }
 }
 
 /// What has come of `server/discover`.
 pub(in crate::session) fn discovered(answer: RpcAnswer) -> RequestState {
     let version = ProtocolVersion::LATEST;
-    match result::<DiscoverResult>(answer) {
-        Ok((result, hello)) if result.supported_versions.contains(&version) => {
-            RequestState::Opened(Arc::new(ServerPeerInfo::from_discover_result(version, result)), hello)
-        }
-        Ok((result, _)) => RequestState::Refused(Some(speaks(&result.supported_versions))),
-        Err(_) => RequestState::Refused(None),
+    let Ok(hello) = hello(answer) else { return RequestState::Refused(None) };
+    let supported = supported_versions(&hello);
+    if supported.iter().any(|one| one == version.as_str()) {
+        let facts = ServerFacts::of(&hello, version, "server/discover");
+        return RequestState::Opened(Arc::new(facts), Arc::new(hello));
     }
+    let told = (!supported.is_empty()).then(|| speaks(supported.iter().map(String::as_str)));
+    RequestState::Refused(told)
 }
 
 /// What has come of `initialize`.
 pub(in crate::session) fn initialized(answer: RpcAnswer) -> RequestState {
-    match result::<InitializeResult>(answer) {
-        // Both sides must know the revision.
-        Ok((result, _)) if !is_spoken(&result.protocol_version) => {
-            RequestState::Refused(Some(speaks(&[result.protocol_version])))
+    let hello = match hello(answer) {
+        Ok(hello) => hello,
+        Err(why) => return RequestState::Refused(Some(why)),
+    };
+    let mut oddities = Vec::new();
+    match chosen_version(&hello, &mut oddities) {
+        Ok(version) => {
+            let mut facts = ServerFacts::of(&hello, version, "initialize");
+            facts.oddities.append(&mut oddities);
+            RequestState::Opened(Arc::new(facts), Arc::new(hello))
         }
-        Ok((result, hello)) => RequestState::Opened(Arc::new(result.into()), hello),
-        Err(why) => RequestState::Refused(Some(why)),
+        Err(theirs) => RequestState::Refused(Some(speaks([theirs.as_str()]))),
     }
 }

@@ -6,7 +6,6 @@ use std::{
 };
 
 use crate::cancel::CancellationToken;
-use rmcp::model::ServerPeerInfo;
 use serde_json::{Map, Value};
 use tokio::{
     sync::{Notify, watch},
@@ -15,14 +14,12 @@ use tokio::{
 
 use super::{
     accept_tools::ToolListCheck,
+    facts::{Declared, ServerFacts, excerpt},
     failure::Cause,
     handshake::{Era, era_of},
 };
-use crate::session::{NEVER, result::truncate::weigh, rpc::requests::RpcAnswer, transport::Transport};
-use crate::{
-    catalog::{Listing, ServerSoftware},
-    tool::Tool,
-};
+use crate::session::{NEVER, rpc::requests::RpcAnswer, transport::Transport};
+use crate::{catalog::Listing, tool::Tool};
 
 /// Pages of a tool list before it counts as endless.
 const MAX_PAGES: usize = 1000;
@@ -32,6 +29,10 @@ const MAX_TOOLS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
 /// Values in one server's tools: they cost more memory than their bytes do.
 const MAX_VALUES: usize = 200_000;
+/// What is told of one list, at most.
+const MAX_ODDITIES: usize = 20;
+/// How long a server that does not say whether it has tools may take to list them.
+const UNSAID: Duration = Duration::from_secs(5);
 
 /// The delay from the first notification of a change until the list is read: several changes often follow each other.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -102,91 +103,130 @@ impl ToolList {
     }
 }
 
-/// All pages. A cursor that comes back, or more than is bearable, is an error and not an endless loop.
-/// `limit` is that of one page.
-pub(super) async fn all_tools(
+/// A list as it was read.
+pub(super) struct ReadList {
+    pub(super) listing: Listing,
+    /// What was left out or taken for something else, and where.
+    pub(super) oddities: Vec<String>,
+}
+
+/// The tools of a server. One that does not say whether it has any is asked, and has none if it does not answer that.
+pub(super) async fn tools_of(
     transport: &Transport,
-    info: &ServerPeerInfo,
-    limit: Duration,
-) -> Result<Listing, Cause> {
+    facts: &ServerFacts,
+    deadline: std::time::Instant,
+) -> Result<ReadList, Cause> {
+    let left = deadline.saturating_duration_since(std::time::Instant::now());
+    let is_sure = match facts.tools {
+        Declared::No => return Ok(read_list(facts, Vec::new(), None, Vec::new())),
+        Declared::Yes => true,
+        Declared::Unsaid => false,
+    };
+    let limit = if is_sure { left } else { left.min(UNSAID) };
+    let outcome = timeout(limit, all_tools(transport, facts, limit)).await;
+    match outcome.unwrap_or(Err(Cause::Timeout)) {
+        Err(cause @ (Cause::Protocol(_) | Cause::Timeout)) if !is_sure => {
+            let why = match cause {
+                Cause::Protocol(why) => why,
+                _ => format!("`tools/list` has no answer within {limit:?}"),
+            };
+            let oddity =
+                format!("it declares no capability `tools`, and {why}: it counts as a server without tools");
+            Ok(read_list(facts, Vec::new(), None, vec![oddity]))
+        }
+        outcome => outcome,
+    }
+}
+
+/// All pages. The list ends before a page that cannot be had, and at a cursor that comes back. What is more than is bearable is
+/// an error and not an endless loop. `limit` is that of one page.
+async fn all_tools(transport: &Transport, facts: &ServerFacts, limit: Duration) -> Result<ReadList, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
-    let mut tools: Vec<Tool> = Vec::new();
-    let (mut bytes, mut values) = (0, 0);
+    let (mut tools, mut oddities): (Vec<Tool>, Vec<String>) = Default::default();
+    let (mut entries, mut bytes, mut values) = (0, 0, 0);
     let mut seen = std::collections::HashSet::new();
-    let mut cursor = None;
+    let mut cursor: Option<String> = None;
     let mut ttl = None;
     for _ in 0..MAX_PAGES {
-        let page = transport.page(cursor.take(), limit).await?;
+        let is_first = cursor.is_none();
+        let page = match transport.page(cursor.take(), entries, limit).await {
+            Ok(page) => page,
+            Err(Cause::Protocol(why)) if !is_first => {
+                oddities.push(format!("{why}; the list ends before this page"));
+                return Ok(read_list(facts, tools, ttl, oddities));
+            }
+            Err(cause) => return Err(cause),
+        };
         ttl = ttl.into_iter().chain(page.ttl_ms).min();
-        for tool in page.tools {
-            let json = serde_json::to_vec(&tool).unwrap_or_default();
-            bytes += json.len();
-            values += weigh(&json);
-            tools.push(tool);
+        entries += page.entries;
+        bytes += page.bytes;
+        values += page.values;
+        tools.extend(page.tools);
+        for oddity in page.oddities {
+            add_oddity(&mut oddities, oddity);
         }
         for (what, count, limit) in
-            [("tools", tools.len(), MAX_TOOLS), ("bytes", bytes, MAX_BYTES), ("values", values, MAX_VALUES)]
+            [("tools", entries, MAX_TOOLS), ("bytes", bytes, MAX_BYTES), ("values", values, MAX_VALUES)]
         {
             if count > limit {
                 return Err(broken(format!("has more than {limit} {what}")));
             }
         }
-        match page.next_cursor.filter(|next| !next.is_empty()) {
-            None => return Ok(listing(info, tools, ttl)),
+        match page.next_cursor {
+            None => return Ok(read_list(facts, tools, ttl, oddities)),
             Some(next) if !seen.insert(next.clone()) => {
-                return Err(broken(format!("gave the cursor {next:?} twice")));
+                let next = excerpt(&next);
+                oddities.push(format!("`nextCursor` is {next:?} for the second time; the list ends there"));
+                return Ok(read_list(facts, tools, ttl, oddities));
             }
-            next => {
+            Some(next) => {
                 // It is sent back, and kept to be known again.
-                bytes += next.as_ref().map_or(0, String::len);
-                cursor = next;
+                bytes += next.len();
+                cursor = Some(next);
             }
         }
     }
     Err(broken(format!("has more than {MAX_PAGES} pages")))
 }
 
+/// Adds what was found, up to a limit.
+fn add_oddity(oddities: &mut Vec<String>, oddity: String) {
+    match oddities.len() {
+        0..MAX_ODDITIES => oddities.push(oddity),
+        MAX_ODDITIES => oddities.push("`tools/list` has more of such entries".to_owned()),
+        _ => {}
+    }
+}
+
 /// The list with what is known of the server. A time to live is for the era that has such a thing: what servers of
 /// the old one call so is nobody's word on it.
-pub(super) fn listing(info: &ServerPeerInfo, tools: Vec<Tool>, ttl_ms: Option<u64>) -> Listing {
-    Listing {
-        software: info.server_info.clone().map(|it| ServerSoftware { name: it.name, version: it.version }),
-        ttl: ttl_ms.map(Duration::from_millis).filter(|_| era_of(&info.protocol_version) == Era::Modern),
-        version: info.protocol_version.to_string(),
+fn read_list(facts: &ServerFacts, tools: Vec<Tool>, ttl_ms: Option<u64>, oddities: Vec<String>) -> ReadList {
+    let listing = Listing {
+        software: facts.software.clone(),
+        ttl: ttl_ms.map(Duration::from_millis).filter(|_| era_of(&facts.version) == Era::Modern),
+        version: facts.version.to_string(),
         tools: tools.into(),
-    }
+    };
+    ReadList { listing, oddities }
 }
 
 /// Keeps `list` up to date for as long as the connection lives.
 pub(super) async fn follow(
     transport: Transport,
-    info: Arc<ServerPeerInfo>,
+    facts: Arc<ServerFacts>,
     list: Arc<ToolList>,
     list_check: ToolListCheck,
     changed: Arc<Notify>,
     era: Era,
 ) {
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-    let (to, info, list, list_check) = (&transport, &*info, &*list, &list_check);
+    let (to, facts, list, list_check) = (&transport, &*facts, &*list, &list_check);
     let relisting =
-        read_when_changed((&changed, &list.wanted), move || Box::pin(relist(to, info, list, list_check)));
+        read_when_changed((&changed, &list.wanted), move || Box::pin(relist(to, facts, list, list_check)));
     match era {
-        Era::Modern => tokio::join!(relisting, subscribe(&transport, info)).0,
+        Era::Modern => tokio::join!(relisting, subscribe(&transport, facts)).0,
         Era::Legacy => relisting.await,
     }
-}
-
-/// The lists whose changes a server tells of, by their names in a subscription.
-pub(super) fn told_lists(info: &ServerPeerInfo) -> Map<String, Value> {
-    let capabilities = &info.capabilities;
-    let tools = capabilities.tools.as_ref().and_then(|tools| tools.list_changed) == Some(true);
-    let prompts = capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed) == Some(true);
-    let resources =
-        capabilities.resources.as_ref().and_then(|resources| resources.list_changed) == Some(true);
-    let lists =
-        [("toolsListChanged", tools), ("promptsListChanged", prompts), ("resourcesListChanged", resources)];
-    let told = lists.into_iter().filter(|(_, told)| *told);
-    told.map(|(list, told)| (list.to_owned(), told.into())).collect()
 }
 
 /// Reads what has `changed`, or is `wanted`, again and again, with rests.
@@ -208,11 +248,12 @@ async fn read_when_changed<F: Future<Output = ()>>(
 
 /// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
 /// resources are for clients of the gateway.
-async fn subscribe(transport: &Transport, info: &ServerPeerInfo) {
-    let lists = told_lists(info);
-    if lists.is_empty() {
+async fn subscribe(transport: &Transport, facts: &ServerFacts) {
+    if facts.told_lists.is_empty() {
         return;
     }
+    let lists: Map<String, Value> =
+        facts.told_lists.iter().map(|list| ((*list).to_owned(), true.into())).collect();
     let wanted = Map::from_iter([("notifications".to_owned(), lists.into())]);
     let mut pause = RESUBSCRIBE;
     loop {
@@ -232,9 +273,9 @@ async fn subscribe(transport: &Transport, info: &ServerPeerInfo) {
     }
 }
 
-async fn relist(transport: &Transport, info: &ServerPeerInfo, list: &ToolList, list_check: &ToolListCheck) {
-    match all_tools(transport, info, PAGE_LIMIT).await {
-        Ok(mut listing) => match list_check.take(&mut listing) {
+async fn relist(transport: &Transport, facts: &ServerFacts, list: &ToolList, list_check: &ToolListCheck) {
+    match all_tools(transport, facts, PAGE_LIMIT).await {
+        Ok(ReadList { mut listing, oddities }) => match list_check.take(&mut listing, oddities) {
             Ok(taken) => list.replace(taken.tools),
             Err(cause @ Cause::SameName(_)) => {
                 let cause = list_check.shown(&cause);

@@ -49,8 +49,8 @@ struct StreamFaults {
     junk: StrayMessages,
     samples: Vec<String>,
     unasked: StrayMessages,
-    /// Tools of which the server lists more than one.
-    twins: Vec<String>,
+    /// What is odd about what it says of itself, and about its first list.
+    said: Vec<String>,
     end: Option<StreamEnd>,
 }
 
@@ -148,9 +148,9 @@ impl Health {
         bearable
     }
 
-    /// Records the tools that the server has listed more than once.
-    pub(in crate::session) fn listed_twice(&self, tools: Vec<String>) {
-        self.notes().twins = tools;
+    /// Records what is odd about what the server says of itself, and about its first list.
+    pub(in crate::session) fn said_oddly(&self, oddities: Vec<String>) {
+        self.notes().said = oddities;
     }
 
     /// Records why the stream ended. Only the first reason is kept.
@@ -219,15 +219,10 @@ impl Health {
         junk.into_iter().chain(unasked).collect()
     }
 
-    /// What is odd about the list of its tools.
-    pub(in crate::session) fn duplicate_tools_note(&self) -> Option<String> {
-        let notes = self.notes();
-        let tool = self.0.secrets.hide(notes.twins.first()?);
-        let others = match notes.twins.len() - 1 {
-            0 => String::new(),
-            others => format!(" (and so {others} more)"),
-        };
-        Some(format!("it lists the tool `{tool}` more than once{others}: only the first of them counts"))
+    /// What is odd about what it says of itself, and about its first list.
+    pub(in crate::session) fn oddly_said(&self) -> Vec<String> {
+        let said = self.notes().said.clone();
+        said.into_iter().map(|what| self.0.secrets.hide(&what)).collect()
     }
 
     /// Marks the beginning of a call.

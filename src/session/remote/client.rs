@@ -17,7 +17,7 @@ use crate::{
         result::reply::{CallLimits, CallReply, NoReply},
         rpc::{
             requests::{AnswerForm, Listener, RpcAnswer},
-            write::{self, CallParams},
+            write::{self, CallArguments, CallParams},
         },
     },
     tool::Tool,
@@ -38,7 +38,7 @@ impl RemoteClient {
     pub(in crate::session) async fn call(
         &self,
         tool: &str,
-        (arguments, schema): (&Map<String, Value>, &Map<String, Value>),
+        (arguments, schema): (CallArguments<'_>, &Map<String, Value>),
         call_limits: CallLimits<'_>,
         listener: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {
@@ -46,7 +46,7 @@ impl RemoteClient {
         let listener = listener.cloned().map(Listener::Decoded);
         let mut outgoing = Outgoing { once: true, listener, ..self.outgoing(METHOD, Some(tool)) };
         if self.0.is_modern() {
-            tool_headers::add_arguments(&mut outgoing.headers, schema, arguments);
+            tool_headers::add_arguments(&mut outgoing.headers, schema, arguments.values);
         }
         let text = |id| self.0.writer.request(id, METHOD, &CallParams { name: tool, arguments });
         Ok(match self.send(outgoing, text, call_limits).await? {

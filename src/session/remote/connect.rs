@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hyper::{HeaderMap, header::HeaderValue};
-use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion, ServerPeerInfo};
+use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
 use serde_json::json;
 use tokio::{
     sync::{Notify, oneshot},
@@ -29,6 +29,7 @@ use crate::{
         NEVER, SessionObserver,
         connect::{
             ConnectContext, ServerHello,
+            facts::ServerFacts,
             failure::Cause,
             handshake::{
                 Era, RequestState, client_context, discovered, initialize_params, initialized, speaks,
@@ -53,7 +54,7 @@ const ENDPOINT_LIMIT: Duration = Duration::from_secs(5);
 pub(in crate::session) struct Opened {
     pub(in crate::session) session: RemoteSession,
     /// What the server says of itself.
-    pub(in crate::session) info: Arc<ServerPeerInfo>,
+    pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
     /// Is notified when the server says that its tools changed.
     pub(in crate::session) changed: Arc<Notify>,
@@ -162,9 +163,9 @@ impl<'a> Remote<'a> {
             }
         };
         Ok(match state {
-            RequestState::Opened(info, hello) => {
+            RequestState::Opened(facts, hello) => {
                 connection.writer.set_meta(context);
-                Ok(opened(session, info, hello))
+                Ok(opened(session, facts, hello))
             }
             RequestState::Refused(versions) => Err(versions),
             RequestState::No | RequestState::Open => Err(None),
@@ -181,12 +182,12 @@ impl<'a> Remote<'a> {
         let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
         let text = |id| write::bare_request(id, METHOD, &params);
         let answer = connection.request(outgoing, text, call_limits).await?;
-        let (info, hello) = match initialized(answer) {
-            RequestState::Opened(info, hello) => (info, hello),
+        let (facts, hello) = match initialized(answer) {
+            RequestState::Opened(facts, hello) => (facts, hello),
             RequestState::Refused(why) => return Err(Start::Refused(why.unwrap_or_default())),
             RequestState::No | RequestState::Open => return Err(Start::Failed(RemoteFailure::Ended)),
         };
-        if let Ok(version) = HeaderValue::try_from(info.protocol_version.as_str()) {
+        if let Ok(version) = HeaderValue::try_from(facts.version.as_str()) {
             let _ = connection.version.set(version);
         }
         match connection.accepted(write::notification("notifications/initialized", None)).await {
@@ -198,7 +199,7 @@ impl<'a> Remote<'a> {
             let _ = connection.listened.0.set(Instant::now());
             connection.spawn(connection.clone().listen());
         }
-        Ok(opened(session, info, hello))
+        Ok(opened(session, facts, hello))
     }
 
     /// Opens a session over the transport of 2024-11-05.
@@ -271,9 +272,9 @@ impl Connection {
     }
 }
 
-fn opened(session: RemoteSession, info: Arc<ServerPeerInfo>, hello: ServerHello) -> Opened {
+fn opened(session: RemoteSession, facts: Arc<ServerFacts>, hello: ServerHello) -> Opened {
     let (changed, gone) = (session.0.sink.changed.clone(), session.0.gone.clone());
-    Opened { session, info, hello, changed, gone }
+    Opened { session, facts, hello, changed, gone }
 }
 
 /// Why `initialize` did not open a session.
@@ -317,12 +318,13 @@ fn verdict(error: &ErrorData) -> Verdict {
     match error.code {
         ErrorCode::UNSUPPORTED_PROTOCOL_VERSION => {
             let supported = error.data.as_ref().and_then(|data| data.get("supported")).cloned();
-            let supported: Vec<ProtocolVersion> =
+            let supported: Vec<String> =
                 supported.and_then(|supported| serde_json::from_value(supported).ok()).unwrap_or_default();
-            if supported.contains(&ProtocolVersion::LATEST) {
+            if supported.iter().any(|one| one == ProtocolVersion::LATEST.as_str()) {
                 Verdict::Again
             } else {
-                Verdict::Other((!supported.is_empty()).then(|| speaks(&supported)))
+                let told = || speaks(supported.iter().map(String::as_str));
+                Verdict::Other((!supported.is_empty()).then(told))
             }
         }
         ErrorCode::HEADER_MISMATCH | ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => Verdict::Modern,

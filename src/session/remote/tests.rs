@@ -136,7 +136,7 @@ async fn forwarded_requests_pass_as_they_are_written() {
     let shown = Shown::default();
     let (opened, mut told, _serving) = open(&heard, &shown).await;
     assert_eq!(opened.hello.get("x-more").unwrap().get(), "[1]");
-    assert_eq!(opened.info.protocol_version.as_str(), "2025-06-18");
+    assert_eq!(opened.facts.version.as_str(), "2025-06-18");
     let client = opened.session.client();
     let raw = |text: &str| RawObject::parse(Some(&RawValue::from_string(text.to_owned()).unwrap())).unwrap();
     let params = raw(r#"{"name":"t","arguments":{"b": 1.0, "a":[]},"x-param":1e2}"#);

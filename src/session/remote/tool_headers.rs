@@ -104,11 +104,12 @@ fn look(schema: &Object, root: bool, reached: bool, known: &mut HashSet<String>)
     for (key, value) in schema {
         match (key.as_str(), value) {
             // Data.
-            (MARK | "default" | "const" | "enum" | "examples", _) => {}
+            (MARK | "default" | "const" | "enum" | "examples" | "dependentRequired", _) => {}
             ("properties", Value::Object(properties)) => look_each(properties.values(), reached, known)?,
-            ("$defs" | "definitions" | "dependentSchemas" | "patternProperties", Value::Object(schemas)) => {
-                look_each(schemas.values(), false, known)?;
-            }
+            (
+                "$defs" | "definitions" | "dependencies" | "dependentSchemas" | "patternProperties",
+                Value::Object(schemas),
+            ) => look_each(schemas.values(), false, known)?,
             (_, Value::Object(schema)) => look(schema, false, false, known)?,
             (_, Value::Array(schemas)) => look_each(schemas.iter(), false, known)?,
             _ => {}
@@ -204,6 +205,7 @@ mod tests {
             json!({"properties": {"a": {"type": "array", "items": good}}}),
             json!({"anyOf": [{"properties": {"a": good}}]}),
             json!({"$defs": {"a": good}}),
+            json!({"dependencies": {"x-mcp-header": {"properties": {"a": good}}}}),
             json!({"x-mcp-header": "Root", "type": "object"}),
         ] {
             assert!(check(&object(&bad)).is_err(), "{bad}");
@@ -211,6 +213,8 @@ mod tests {
         for fine in [
             json!({"properties": {"a": good, "x-mcp-header": {"type": "string"}}}),
             json!({"properties": {"a": {"type": "string", "default": {"x-mcp-header": ""}}}}),
+            json!({"properties": {"a": good}, "dependentRequired": {"x-mcp-header": ["a"]}}),
+            json!({"properties": {"a": good}, "dependencies": {"x-mcp-header": ["a"]}}),
         ] {
             assert_eq!(check(&object(&fine)), Ok(()), "{fine}");
         }

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use rmcp::model::{ErrorData, ServerResult};
-use serde_json::value::RawValue;
+use rmcp::model::ErrorData;
 
-use super::sdk_types;
-use crate::session::rpc::decode;
 use crate::{process::WriteError, tool::ToolResult};
 
 /// An answer of the server's.
@@ -14,8 +11,10 @@ pub(in crate::session) enum CallReply {
     Result(ToolResult),
     /// The server refused, in the protocol's own way.
     Refused(ErrorData),
-    /// An answer of another kind.
-    Other(Box<ServerResult>),
+    /// It asks for input in place of an answer.
+    NeedsInput,
+    /// It goes on as a task, which was not asked for.
+    Task,
 }
 
 /// Why a request has no reply.
@@ -55,23 +54,4 @@ pub(in crate::session) struct CallLimits<'a> {
 pub(in crate::session) struct SlowCallNotice<'a> {
     pub(in crate::session) every: Duration,
     pub(in crate::session) tell: &'a (dyn Fn(Duration) + Send + Sync),
-}
-
-impl CallReply {
-    /// Of a result as it was written.
-    pub(in crate::session) fn decoded(result: &RawValue) -> Self {
-        match serde_json::from_str::<ServerResult>(result.get()) {
-            Ok(result) => result.into(),
-            Err(error) => Self::Refused(decode::malformed_answer(&error)),
-        }
-    }
-}
-
-impl From<ServerResult> for CallReply {
-    fn from(result: ServerResult) -> Self {
-        match result {
-            ServerResult::CallToolResult(result) => Self::Result(sdk_types::result(result)),
-            other => Self::Other(Box::new(other)),
-        }
-    }
 }

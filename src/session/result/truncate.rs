@@ -11,7 +11,7 @@ use std::{
 use memchr::memchr2;
 use serde::{
     Deserializer,
-    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+    de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
@@ -40,7 +40,8 @@ impl Truncator {
         Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
     }
 
-    /// The JSON object `result` within the limit; `None` if it is not a tool result. Blocks while it writes.
+    /// The result within the limit, as a JSON object; `None` if it is not a tool result. What is no object is content. Blocks
+    /// while it writes.
     pub(in crate::session) fn cut(&self, result: &str) -> serde_json::Result<Option<String>> {
         let mut work = ResultTruncation {
             truncator: self,
@@ -51,7 +52,12 @@ impl Truncator {
             rest: None,
             is_tool_result: false,
         };
-        serde_json::Deserializer::from_str(result).deserialize_map(&mut work)?;
+        if result.starts_with('{') {
+            serde_json::Deserializer::from_str(result).deserialize_map(&mut work)?;
+        } else {
+            work.is_tool_result = true;
+            work.content(result);
+        }
         Ok(work.is_tool_result.then(|| work.finish()))
     }
 
@@ -145,6 +151,37 @@ struct ContentBlock<'a> {
 }
 
 impl ResultTruncation<'_> {
+    /// The blocks of a list, or the one that stands in its place.
+    fn content(&mut self, raw: &str) {
+        // A text of JSON that was accepted already has no errors.
+        match raw.as_bytes().first() {
+            Some(b'[') => {
+                let _ = serde_json::Deserializer::from_str(raw).deserialize_seq(Blocks(self));
+            }
+            Some(b'"') => self.text(raw),
+            _ if raw == "null" => {}
+            _ => self.block(raw),
+        }
+    }
+
+    /// A result within a result.
+    fn legacy(&mut self, raw: &str) {
+        #[derive(serde::Deserialize)]
+        struct Inner<'a> {
+            #[serde(borrow)]
+            content: &'a RawValue,
+        }
+        match serde_json::from_str::<Inner<'_>>(raw) {
+            Ok(Inner { content }) => self.content(content.get()),
+            Err(_) => self.content(raw),
+        }
+    }
+
+    /// A text that stands where a block should.
+    fn text(&mut self, raw: &str) {
+        self.block(&format!(r#"{{"type":"text","text":{raw}}}"#));
+    }
+
     fn block(&mut self, raw: &str) {
         let block: Option<ContentBlock<'_>> = serde_json::from_str(raw).ok();
         let text = block.as_ref().filter(|block| block.kind.is_some_and(|kind| kind.get() == "\"text\""));
@@ -258,7 +295,12 @@ impl<'de> Visitor<'de> for &mut ResultTruncation<'_> {
             match name.as_str() {
                 "content" => {
                     self.is_tool_result = true;
-                    map.next_value_seed(Blocks(self))?;
+                    self.content(map.next_value::<&RawValue>()?.get());
+                }
+                // As servers of the first revisions answer.
+                "toolResult" => {
+                    self.is_tool_result = true;
+                    self.legacy(map.next_value::<&RawValue>()?.get());
                 }
                 "structuredContent" => {
                     self.is_tool_result = true;
@@ -279,14 +321,6 @@ impl<'de> Visitor<'de> for &mut ResultTruncation<'_> {
 /// The blocks of the content, one after the other: a list of them all might be larger than they are.
 struct Blocks<'a, 'c>(&'a mut ResultTruncation<'c>);
 
-impl<'de> DeserializeSeed<'de> for Blocks<'_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
 impl<'de> Visitor<'de> for Blocks<'_, '_> {
     type Value = ();
 
@@ -296,7 +330,10 @@ impl<'de> Visitor<'de> for Blocks<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut blocks: A) -> Result<(), A::Error> {
         while let Some(block) = blocks.next_element::<&RawValue>()? {
-            self.0.block(block.get());
+            match block.get() {
+                text if text.starts_with('"') => self.0.text(text),
+                block => self.0.block(block),
+            }
         }
         Ok(())
     }

@@ -4,10 +4,11 @@ use rmcp::model::ErrorData;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    error_object::error_object,
     fast_path,
     requests::{AnswerForm, RpcAnswer},
 };
-use crate::json_rpc::{Envelope, is_usable_id};
+use crate::json_rpc::{Envelope, is_usable_id, whole_number};
 use crate::process::MAX_LINE;
 use crate::session::result::truncate::{MAX_VALUES, Truncator, weigh};
 
@@ -75,10 +76,11 @@ fn message(line: &[u8]) -> Decoded {
 /// The message that an envelope holds, or why it is none.
 fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     let Envelope { jsonrpc, id, method, params, result, error } = envelope;
-    if jsonrpc != "2.0" {
+    // An answer to a request of ours is known by its id. What a server says on its own might be anything.
+    if jsonrpc != "2.0" && !(jsonrpc.is_empty() && method.is_none()) {
         return Err("it is not JSON-RPC 2.0".to_owned());
     }
-    let ours = |id: &RawValue| id.get().parse().ok();
+    let ours = |id: &RawValue| whole_number(id.get());
     match (method, id, result, error) {
         // It would be written back.
         (Some(_), Some(id), ..) if !is_usable_id(id) => Err("its id is missing or too long".to_owned()),
@@ -92,8 +94,9 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
             Ok(ours(id)
                 .map_or(Decoded::Stray, |id| Decoded::Answer(id, RpcAnswer::Result(result.to_owned()))))
         }
-        (None, id, None, Some(error)) => {
-            let error = serde_json::from_str(error.get()).map_err(|error| error.to_string())?;
+        // An error beside a result says more than the result.
+        (None, id, _, Some(error)) => {
+            let error = error_object(error);
             Ok(match id.map(ours) {
                 Some(Some(id)) => Decoded::Answer(id, RpcAnswer::Refused(error)),
                 Some(None) => Decoded::Stray,
@@ -109,32 +112,34 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
 pub(in crate::session) fn error_in(text: &[u8]) -> Option<ErrorData> {
     let envelope: Envelope<'_> = serde_json::from_slice(text).ok()?;
     let error = envelope.error.filter(|_| envelope.jsonrpc == "2.0" && envelope.method.is_none())?;
-    serde_json::from_str(error.get()).ok()
+    Some(error_object(error))
 }
 
 /// The request that the parameters of a progress notification name, if it can be one of ours.
 pub(in crate::session) fn progressing(params: &RawValue) -> Option<i64> {
     #[derive(serde::Deserialize)]
-    struct Token {
-        #[serde(rename = "progressToken")]
-        token: i64,
+    struct Token<'a> {
+        #[serde(borrow, rename = "progressToken")]
+        token: &'a RawValue,
     }
-    serde_json::from_str(params.get()).ok().map(|Token { token }| token)
+    let Token { token } = serde_json::from_str(params.get()).ok()?;
+    whole_number(token.get())
 }
 
 /// The request of ours that a notification of a subscription names, if it can be one.
 pub(in crate::session) fn subscription(params: &RawValue) -> Option<i64> {
     #[derive(serde::Deserialize)]
-    struct Params {
-        #[serde(rename = "_meta")]
-        meta: Meta,
+    struct Params<'a> {
+        #[serde(borrow, rename = "_meta")]
+        meta: Meta<'a>,
     }
     #[derive(serde::Deserialize)]
-    struct Meta {
-        #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
-        id: i64,
+    struct Meta<'a> {
+        #[serde(borrow, rename = "io.modelcontextprotocol/subscriptionId")]
+        id: &'a RawValue,
     }
-    serde_json::from_str(params.get()).ok().map(|Params { meta }| meta.id)
+    let Params { meta } = serde_json::from_str(params.get()).ok()?;
+    whole_number(meta.id.get())
 }
 
 /// A line that is not short: a tool result is cut to its limit, anything else must be of a bearable size. An answer
@@ -161,7 +166,7 @@ pub(in crate::session) fn long(
         Err(error) => return malformed(line, &error.to_string()),
     };
     if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
-        let Ok(request) = id.get().parse() else { return Decoded::Stray };
+        let Some(request) = whole_number(id.get()) else { return Decoded::Stray };
         let as_written = |result| Decoded::Answer(request, RpcAnswer::Result(result));
         let form = match form(request) {
             None => return unusable(request, "no caller waits for it"),
@@ -174,7 +179,7 @@ pub(in crate::session) fn long(
                 return cut.map_or_else(|error| malformed(line, &error.to_string()), as_written);
             }
             Ok(Some(result)) => {
-                let line = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get());
+                let line = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{result}}}"#);
                 return short(line.as_bytes());
             }
             Ok(None) => {}
@@ -207,11 +212,6 @@ fn malformed(line: &[u8], why: &str) -> Decoded {
         Ok(_) => format!("it is malformed: {why}"),
     };
     refused(line, &why)
-}
-
-/// The error that replaces an invalid result of a call.
-pub(in crate::session) fn malformed_answer(error: &serde_json::Error) -> ErrorData {
-    unusable_answer(format!("it is malformed: {error}"))
 }
 
 fn refused(line: &[u8], why: &str) -> Decoded {
@@ -316,9 +316,10 @@ fn end_of_string(text: &str) -> Option<usize> {
     }
 }
 
+/// A whole number, which may stand in quotes.
 fn number(text: &str) -> Option<i64> {
-    let digits: String = text.trim_start().chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
+    let end = text.find([',', '}', ']']).unwrap_or(text.len());
+    whole_number(text[..end].trim_ascii())
 }
 
 /// For the fuzz target `message`: a line whole, and as one that was skipped.
@@ -400,16 +401,23 @@ mod tests {
         assert_eq!(whole("  "), "blank");
         assert_eq!(whole("Welcome!"), "junk Welcome!");
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":4,"result":{}}"#), "4 is {}");
-        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"4","result":{}}"#), "stray");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"4","result":{}}"#), "4 is {}", "as some write ids");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":4.0,"result":{"content":[]}}"#), r#"4 is {"content":[]}"#);
+        assert_eq!(whole(r#"{"id":4,"result":null}"#), "4 is null");
+        assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"x4","result":{}}"#), "stray");
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no"}}"#), "refused: no");
         assert_eq!(whole(r#"{"jsonrpc":"2.0","id":"a","method":"ping"}"#), r#"ping "a""#);
         let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4}}"#;
         assert_eq!(whole(progress), "notifications/progress of Some(4)");
         let other = progress.replace("4}", "\"4\"}");
+        assert_eq!(whole(&other), "notifications/progress of Some(4)");
+        let other = progress.replace("4}", "\"a\"}");
         assert_eq!(whole(&other), "notifications/progress of None", "not a token of ours");
         assert!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#).contains("it is malformed"));
         assert!(whole(r#"{"id":4,"nothing":true}"#).contains("it is malformed"));
-        assert!(whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x"}}"#).starts_with("4 is refused: it is"));
+        let refused = whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x","message":"no"},"result":{}}"#);
+        assert_eq!(refused, "4 is refused: no (code x)");
+        assert!(whole(r#"{"method":"GET","path":"/"}"#).starts_with("junk"), "a line of a log");
         assert!(whole(r#"{"result":{"id":3},"id":4"#).starts_with("4 is"), "not that of something inside");
         assert!(whole(r#"{"result":{"x":[},"id":4}"#).starts_with("4 is"), "an id at the end counts");
         let wrong = text(&short(b"{\"id\":4,\"result\":{\"x\":\"\xff\"}}"));
@@ -452,6 +460,7 @@ mod tests {
         let long = |head: &str, tail: &str| text(&skipped(head.as_bytes(), tail.as_bytes(), 99));
         let head = long(r#"{"jsonrpc":"2.0","id": 12,"result""#, "}}");
         assert!(head.starts_with("12 is refused: it has 99 bytes, the limit is 16777216"), "{head}");
+        assert!(long(r#"{"jsonrpc":"2.0","id":"12","result""#, "}}").starts_with("12 is"));
         let tail = long(r#"{"result":{"a":{"id":1},"#, r#"x"},"jsonrpc":"2.0","id":7}"#);
         assert!(tail.starts_with("7 is"), "{tail}");
         for request in [r#"{"method":"x","id":1,"params":{"#, r#"{"id":1,"method":"x","params":{"#] {

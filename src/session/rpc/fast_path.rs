@@ -1,6 +1,5 @@
-//! The usual answers to a call, decoded in one pass without the SDK's types: results of text, images, sound and
-//! embedded resources without further members. Every other message goes to the SDK, which decodes it to the
-//! same.
+//! The usual answers to a call, decoded in one pass: results of text, images, sound and embedded resources without
+//! further members. Every other result is read member by member (`session/result/read.rs`), which gives the same.
 
 use std::fmt;
 
@@ -11,27 +10,26 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use crate::session::result::truncate::{MAX_VALUES, weigh};
-use crate::tool::ToolResult;
+use crate::tool::{ExactNumbers, ToolResult};
 
 /// Content blocks of one result that are decoded here. What has more is counted value by value first.
 const MAX_BLOCKS: usize = MAX_VALUES / 10;
 
-/// `S` is the structured result: a value, or its text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CallAnswer<'a, S> {
+struct CallAnswer<'a> {
     jsonrpc: &'a str,
     id: i64,
-    #[serde(borrow, bound(deserialize = "S: Deserialize<'de>"))]
-    result: Plain<'a, S>,
+    #[serde(borrow)]
+    result: Plain<'a>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "S: Deserialize<'de>"))]
-struct Plain<'a, S> {
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Plain<'a> {
     content: Blocks,
-    #[serde(default, deserialize_with = "present")]
-    structured_content: Option<S>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    structured_content: Option<&'a RawValue>,
     is_error: Option<bool>,
     /// Of the revision 2026-07-28.
     result_type: Option<&'a str>,
@@ -81,15 +79,14 @@ struct Resource {
 /// The request that `line` answers, and its result. For lines that are too short to hold very many values.
 pub(in crate::session) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
-    let result: Plain<'_, Value> = result;
-    Some((id, tool_result(result.content, result.structured_content, result.is_error, result.result_type)?))
+    Some((id, tool_result(result)?))
 }
 
 /// As [`decode`], for a line of any length: `None` if the result may be over `limit` bytes, or may hold more values
 /// than are decoded.
 pub(in crate::session) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
     let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };
-    let result: Plain<'_, &RawValue> = result;
+    let result: Plain<'_> = result;
     let structured = result.structured_content.map(RawValue::get);
     // A value in a line is not longer than the line.
     if line.len() > limit {
@@ -102,18 +99,18 @@ pub(in crate::session) fn decode_large(line: &[u8], limit: usize) -> Option<(i64
     if structured.is_some_and(|raw| weigh(raw.as_bytes()) > MAX_VALUES) {
         return None;
     }
-    let structured = structured.map(serde_json::from_str).transpose().ok()?;
-    Some((id, tool_result(result.content, structured, result.is_error, result.result_type)?))
+    Some((id, tool_result(result)?))
 }
 
-fn tool_result(
-    content: Blocks,
-    structured: Option<Value>,
-    is_error: Option<bool>,
-    kind: Option<&str>,
-) -> Option<ToolResult> {
-    let complete = kind.is_none_or(|kind| kind == "complete");
-    complete.then(|| ToolResult::new(content.values, structured, is_error.unwrap_or(false)))
+fn tool_result(result: Plain<'_>) -> Option<ToolResult> {
+    if result.result_type.is_some_and(|kind| kind != "complete") {
+        return None;
+    }
+    let raw = result.structured_content.map(RawValue::get);
+    let structured = raw.map(serde_json::from_str).transpose().ok()?;
+    let mut whole = ToolResult::new(result.content.values, structured, result.is_error.unwrap_or(false));
+    whole.exact_numbers = raw.map(ExactNumbers::of).unwrap_or_default();
+    Some(whole)
 }
 
 impl<'de> Deserialize<'de> for Blocks {
@@ -175,27 +172,26 @@ fn object<'a>(members: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
 }
 
 /// A member that is there, `null` too.
-fn present<'de, D: Deserializer<'de>, S: Deserialize<'de>>(deserializer: D) -> Result<Option<S>, D::Error> {
-    S::deserialize(deserializer).map(Some)
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::ServerResult;
     use serde_json::json;
 
     use super::*;
     use crate::session::result::reply::CallReply;
 
-    fn by_the_sdk(result: Value) -> Option<ToolResult> {
-        match CallReply::from(serde_json::from_value::<ServerResult>(result).ok()?) {
+    fn by_members(result: &Value) -> Option<ToolResult> {
+        match CallReply::decoded(&crate::json_rpc::raw(result)) {
             CallReply::Result(result) => Some(result),
-            CallReply::Refused(_) | CallReply::Other(_) => None,
+            _ => None,
         }
     }
 
     #[test]
-    fn the_fast_path_decodes_like_the_sdk_or_declines() {
+    fn the_fast_path_decodes_like_the_reader_or_declines() {
         let text = json!({"type": "text", "text": "a\"\u{e9}\n"});
         let results = [
             (true, json!({"content": [text]})),
@@ -220,6 +216,7 @@ mod tests {
             (false, json!({"content": [{"type": "resource_link", "uri": "a:b", "name": "c"}]})),
             (false, json!({"content": [{"type": "text"}]})),
             (true, json!({"content": [text], "_meta": {"a": {"b": 1}}})),
+            (true, json!({"content": [text], "structuredContent": 0.1})),
             (false, json!({"content": [text], "_meta": 1})),
             (false, json!({"structuredContent": {}})),
             (false, json!({})),
@@ -230,7 +227,7 @@ mod tests {
             assert_eq!(ours.is_some(), plain, "{line}");
             assert_eq!(decode_large(line.as_bytes(), 1 << 20), ours, "{line}");
             if let Some((id, ours)) = ours {
-                assert_eq!((id, Some(ours)), (7, by_the_sdk(result)), "{line}");
+                assert_eq!((id, Some(ours)), (7, by_members(&result)), "{line}");
             }
         }
     }

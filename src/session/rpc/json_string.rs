@@ -16,6 +16,18 @@ pub(in crate::session) fn pieces<E>(raw: &str, mut give: impl FnMut(&str) -> Res
     if rest.is_empty() { Ok(()) } else { give(rest) }
 }
 
+/// That text as a whole, of a string that is short.
+pub(in crate::session) fn decoded(raw: &str) -> String {
+    let mut text = String::with_capacity(raw.len());
+    let done: Result<(), std::convert::Infallible> = pieces(raw, |piece| {
+        text.push_str(piece);
+        Ok(())
+    });
+    match done {
+        Ok(()) => text,
+    }
+}
+
 /// Length of that text in bytes.
 pub(in crate::session) fn length(raw: &str) -> usize {
     let mut bytes = 0;
@@ -62,12 +74,7 @@ mod tests {
     use super::*;
 
     fn whole(raw: &str) -> String {
-        let mut text = String::new();
-        let done: Result<(), ()> = pieces(raw, |piece| {
-            text.push_str(piece);
-            Ok(())
-        });
-        done.unwrap();
+        let text = decoded(raw);
         assert_eq!(text.len(), length(raw), "{raw}");
         text
     }

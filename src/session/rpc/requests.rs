@@ -212,7 +212,7 @@ impl RequestTable {
             Some(Listener::Raw(listener)) => listener(params),
             // It is a sign of life in any case.
             Some(Listener::Decoded(listener)) => {
-                if let Ok(report) = serde_json::from_str::<Progress>(params.get()) {
+                if let Some(report) = Progress::read(params) {
                     listener(report);
                 }
             }

@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     json_rpc::{self, RawObject},
     session::server_messages::ClientAnswer,
+    tool::ExactNumbers,
 };
 
 /// Writes the requests of one connection.
@@ -27,7 +28,27 @@ struct SessionMeta {
 #[derive(Serialize)]
 pub(in crate::session) struct CallParams<'a> {
     pub(in crate::session) name: &'a str,
-    pub(in crate::session) arguments: &'a Map<String, Value>,
+    pub(in crate::session) arguments: CallArguments<'a>,
+}
+
+/// The arguments of a call.
+#[derive(Clone, Copy)]
+pub(in crate::session) struct CallArguments<'a> {
+    pub(in crate::session) values: &'a Map<String, Value>,
+    /// Numbers that the values cannot hold.
+    pub(in crate::session) exact: Option<&'a ExactNumbers>,
+}
+
+impl Serialize for CallArguments<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.exact.filter(|exact| !exact.is_empty()) {
+            None => self.values.serialize(serializer),
+            Some(exact) => {
+                let written = RawValue::from_string(exact.written(self.values));
+                written.map_err(S::Error::custom)?.serialize(serializer)
+            }
+        }
+    }
 }
 
 impl RequestWriter {

@@ -48,7 +48,8 @@ pub(in crate::session) struct StdioReader {
     writing: Waiting<()>,
     /// The end of the process, and then that of the wait for its last words.
     ended: Waiting<()>,
-    exited: bool,
+    /// Why the stream ends, once that is known and only its last words are still read.
+    last: Option<StreamEnd>,
     exit: Option<ExitWatch>,
     /// When one of the two streams was found closed.
     closed: Option<Instant>,
@@ -92,7 +93,7 @@ impl StdioReader {
             writing: Box::pin(client.clone().write_queue()),
             writer: pipes.writer,
             ended,
-            exited: false,
+            last: None,
             exit,
             closed: None,
             health,
@@ -132,6 +133,10 @@ impl StdioReader {
                 tokio::select! {
                     biased;
                     () = &mut self.writing => break self.cut_off(StreamEnd::Input).await,
+                    // Nor are its last words to be without end.
+                    () = &mut self.ended, if self.last.is_some() => {
+                        break self.last.take().unwrap_or(StreamEnd::Exited);
+                    }
                     () = tokio::task::yield_now() => {}
                 }
             }
@@ -155,16 +160,23 @@ impl StdioReader {
                 // First, since it is what there is to do for nearly every call.
                 line = self.reader.next() => match line {
                     Some(line) => line,
-                    None => return Err(self.cut_off(StreamEnd::Closed).await),
+                    None => return Err(match self.last.take() {
+                        Some(end) => end,
+                        None => self.cut_off(StreamEnd::Closed).await,
+                    }),
                 },
-                () = &mut self.writing => return Err(self.cut_off(StreamEnd::Input).await),
+                // What it wrote before may say why it reads no more.
+                () = &mut self.writing => {
+                    let end = self.cut_off(StreamEnd::Input).await;
+                    self.read_last_words(end);
+                    continue;
+                }
                 () = &mut self.ended => {
-                    if self.exited {
-                        return Err(StreamEnd::Exited);
+                    if let Some(end) = self.last.take() {
+                        return Err(end);
                     }
-                    self.exited = true;
                     self.seal().await;
-                    self.ended = Box::pin(tokio::time::sleep(LAST_WORDS));
+                    self.read_last_words(StreamEnd::Exited);
                     continue;
                 }
             };
@@ -195,6 +207,12 @@ impl StdioReader {
                 Line::Endless { total } => return Err(StreamEnd::Endless(total)),
             }
         }
+    }
+
+    /// Reads on for a moment, though the stream ends.
+    fn read_last_words(&mut self, end: StreamEnd) {
+        self.last = Some(end);
+        self.ended = Box::pin(tokio::time::sleep(LAST_WORDS));
     }
 
     /// Tells a server that ended from one that closed a stream and goes on, before our side is closed too and

@@ -22,7 +22,7 @@ use crate::session::{
     result::reply::{CallLimits, CallReply, NoReply},
     rpc::{
         requests::{AnswerForm, Listener, RequestProgress, RequestTable, RpcAnswer, Waiting},
-        write::{self, CallParams, RequestWriter},
+        write::{self, CallArguments, CallParams, RequestWriter},
     },
     server_messages::ClientAnswer,
 };
@@ -81,7 +81,7 @@ impl RpcClient {
     pub(in crate::session) async fn call(
         &self,
         tool: &str,
-        arguments: &Map<String, Value>,
+        arguments: CallArguments<'_>,
         call_limits: CallLimits<'_>,
         listener: Option<&ProgressListener>,
     ) -> Result<CallReply, NoReply> {

@@ -116,3 +116,30 @@ fn an_unusable_output_folder_does_not_fail_the_call() {
     let note = cut["content"][0]["text"].as_str().unwrap();
     assert!(note.starts_with("0123\n[cut: 4 of 10 bytes are shown; it could not be saved: "), "{note}");
 }
+
+#[test]
+fn content_of_any_shape_is_cut() {
+    let text = "long text".repeat(20);
+    let block = json!({"type": "text", "text": text});
+    for result in [
+        json!({"content": text}),
+        json!({"content": [text]}),
+        json!({"content": block}),
+        json!({"toolResult": {"content": [block]}}),
+        json!({"toolResult": text}),
+        json!([block]),
+        json!(text),
+    ] {
+        let bench = bench(30);
+        let cut = bench.cut(&result);
+        let shown = cut["content"][0]["text"].as_str().unwrap();
+        assert!(shown.starts_with("long textlong textlong textlon\n[cut: 30 of 180"), "{result}: {cut}");
+        assert_eq!(bench.file(&cut["content"][0]), text, "{result}");
+    }
+    let unknown = bench(30).cut(&json!({"content": [{"type": "chart", "spec": text}, "kept", null]}));
+    assert_eq!(unknown["content"][1]["text"], "kept", "{unknown}");
+    assert_eq!(
+        bench(30).cut(&json!({"content": null, "isError": "true"})),
+        json!({"content": [], "isError": "true"})
+    );
+}

@@ -38,7 +38,7 @@ async fn answers_that_cannot_be_used_end_their_calls_alone() {
             }
             1 => ([("content-type", "application/json")], vec![b' '; 17 << 20]).into_response(),
             2 => {
-                let answer = json!({"jsonrpc": "2.0", "id": asked.body["id"], "result": 7, "error": 8});
+                let answer = json!({"jsonrpc": "2.0", "id": asked.body["id"], "outcome": 7});
                 Json(answer).into_response()
             }
             _ => return None,

@@ -1,14 +1,4 @@
-//! Conversions from the SDK's types to ours.
-
-use rmcp::model;
-
-use crate::tool::ToolResult;
-
-/// A complete result.
-pub(super) fn result(result: model::CallToolResult) -> ToolResult {
-    let content = result.content.iter().map(|block| serde_json::to_value(block).unwrap_or_default());
-    ToolResult::new(content.collect(), result.structured_content, result.is_error.unwrap_or(false))
-}
+//! Words of servers in errors of ours.
 
 /// A server's words in an error of ours: as long as a person reads.
 pub(in crate::session) fn brief(message: &str) -> String {

@@ -1,0 +1,194 @@
+//! Reads the result of a call member by member: what is missing has its default, and what has an unexpected shape is
+//! shown as text. Nothing that a tool says is lost for the rest of its result.
+
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::reply::CallReply;
+use crate::{
+    json_rpc::{RawObject, is_set},
+    session::rpc::json_string,
+    tool::{ExactNumbers, ToolResult},
+};
+
+/// The members of a result that are not what the tool says.
+const ABOUT: [&str; 6] = ["_meta", "content", "isError", "resultType", "structuredContent", "toolResult"];
+
+impl CallReply {
+    /// Of a result as it was written.
+    pub(in crate::session) fn decoded(result: &RawValue) -> Self {
+        Self::read(result, true)
+    }
+
+    /// `may_be_legacy`: it may have another one in it, but no further one.
+    fn read(result: &RawValue, may_be_legacy: bool) -> Self {
+        let Ok(members) = RawObject::parse(Some(result)) else {
+            // Its blocks, or one of them, without the object around.
+            return Self::Result(ToolResult::new(blocks(result), None, false));
+        };
+        match members.read::<String>("resultType").as_deref() {
+            Some("input_required") => return Self::NeedsInput,
+            Some("task") => return Self::Task,
+            _ => {}
+        }
+        let said = |name: &str| members.get(name).filter(|raw| raw.get() != "null");
+        let content = said("content");
+        let structured = members.get("structuredContent");
+        let is_task = RawObject::parse(said("task")).is_ok_and(|task| task.get("taskId").is_some());
+        if is_task && content.is_none() && structured.is_none() {
+            return Self::Task;
+        }
+        // As servers of the first revisions answer.
+        if let (None, None, Some(legacy), true) = (content, structured, said("toolResult"), may_be_legacy) {
+            return Self::read(legacy, false);
+        }
+        let mut blocks = content.map(blocks).unwrap_or_default();
+        let mut exact_numbers = ExactNumbers::default();
+        let structured = structured.and_then(|raw| match serde_json::from_str::<Value>(raw.get()) {
+            Ok(value) => {
+                exact_numbers = ExactNumbers::of(raw.get());
+                Some(value)
+            }
+            Err(_) => {
+                blocks.push(text_block(raw.get()));
+                None
+            }
+        });
+        let is_bare = content.is_none() && structured.is_none() && blocks.is_empty();
+        if is_bare && members.names().any(|name| !ABOUT.contains(&name)) {
+            blocks.push(text_block(result.get()));
+        }
+        let is_error = said("isError").is_some_and(|raw| is_set(raw.get()));
+        let mut result = ToolResult::new(blocks, structured, is_error);
+        result.exact_numbers = exact_numbers;
+        Self::Result(result)
+    }
+}
+
+/// The blocks of a list, or the one that stands in its place.
+fn blocks(raw: &RawValue) -> Vec<Value> {
+    match serde_json::from_str::<Vec<&RawValue>>(raw.get()) {
+        Ok(blocks) => blocks.into_iter().filter_map(block).collect(),
+        Err(_) => block(raw).into_iter().collect(),
+    }
+}
+
+/// One block. `None`: there is nothing in it.
+fn block(raw: &RawValue) -> Option<Value> {
+    match raw.get() {
+        "null" => None,
+        text if text.starts_with('"') => Some(json!({"type": "text", "text": json_string::decoded(text)})),
+        text => Some(match serde_json::from_str(text) {
+            Ok(Value::Object(block)) => shaped(block, text),
+            // It is nested too deep, or has half a character, say.
+            Err(_) => unreadable(raw),
+            Ok(_) => text_block(text),
+        }),
+    }
+}
+
+/// A block that those can read who go by its type.
+fn shaped(mut block: Map<String, Value>, raw: &str) -> Value {
+    match block.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
+        Some("text") => {
+            let text = match block.get("text") {
+                Some(Value::String(_)) => return Value::Object(block),
+                None | Some(Value::Null) => String::new(),
+                Some(other) => other.to_string(),
+            };
+            block.insert("text".to_owned(), text.into());
+            Value::Object(block)
+        }
+        Some(kind) if !kind.is_empty() => Value::Object(block),
+        _ => match block.get("text") {
+            Some(Value::String(_)) => {
+                block.insert("type".to_owned(), "text".into());
+                Value::Object(block)
+            }
+            _ => text_block(raw),
+        },
+    }
+}
+
+/// The text of a block that cannot be decoded as a whole, or the block as it is written.
+fn unreadable(raw: &RawValue) -> Value {
+    let text = RawObject::parse(Some(raw)).ok().and_then(|block| {
+        let is_text = block.read::<String>("type").is_some_and(|kind| kind == "text");
+        let text = block.get("text").filter(|text| is_text && text.get().starts_with('"'))?;
+        Some(json_string::decoded(text.get()))
+    });
+    text.map_or_else(|| text_block(raw.get()), |text| text_block(&text))
+}
+
+fn text_block(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(raw: &str) -> ToolResult {
+        match CallReply::decoded(&RawValue::from_string(raw.to_owned()).unwrap()) {
+            CallReply::Result(result) => result,
+            _ => panic!("{raw} is no result"),
+        }
+    }
+
+    #[test]
+    fn every_shape_of_a_result_keeps_what_the_tool_says() {
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let deep_block = format!(r#"{{"content":[{{"type":"x","data":{deep}}},"b"]}}"#);
+        for (raw, text) in [
+            (r#"{"content":[{"type":"text","text":"a"}]}"#, "a"),
+            (r#"{"toolResult":{"content":[{"type":"text","text":"a"}]}}"#, "a"),
+            (r#"{"toolResult":"a"}"#, "a"),
+            (r#"{"toolResult":{"sum":3}}"#, r#"{"sum":3}"#),
+            (r#"{"structuredContent":{"v":1}}"#, r#"{"v":1}"#),
+            (r#"{"content":null,"structuredContent":{"v":1}}"#, r#"{"v":1}"#),
+            (r#"{"content":"a"}"#, "a"),
+            (r#"{"content":{"type":"text","text":"a"}}"#, "a"),
+            (r#"{"content":["a","b",null,3,[4]]}"#, "a\nb\n3\n[4]"),
+            (r#"{"content":[{"type":"text","text":null},{"type":"text","text":5}]}"#, "\n5"),
+            (r#"{"content":[{"text":"a"},{"spec":1},{"type":7,"text":"b"}]}"#, "a\n{\"spec\":1}\nb"),
+            (r#"{"content":[{"type":"chart","spec":{"v":1}}]}"#, r#"{"type":"chart","spec":{"v":1}}"#),
+            (r#"{"content":[{"type":"text","text":"a\ud83e"}]}"#, "a\u{fffd}"),
+            (r#"{"content":["a"],"content":["b"],"_meta":null,"isError":null,"resultType":"new"}"#, "b"),
+            (r#"{"content":[],"answer":1}"#, ""),
+            (r#"{"answer":1}"#, r#"{"answer":1}"#),
+            (r#"{"content":[{"type":"text","text":"a"}],"structuredContent":1e999}"#, "a\n1e999"),
+            (
+                r#"{"structuredContent":{"n":123456789012345678901234567890}}"#,
+                r#"{"n":123456789012345678901234567890}"#,
+            ),
+            ("{}", ""),
+            ("[]", ""),
+            ("null", ""),
+            (r#"["a",{"type":"text","text":"b"}]"#, "a\nb"),
+            (r#""a""#, "a"),
+            ("true", "true"),
+        ] {
+            assert_eq!(read(raw).text(), text, "{raw}");
+        }
+        assert!(read(&deep_block).text().ends_with("]}\nb"), "the neighbour stays");
+    }
+
+    #[test]
+    fn an_error_is_one_however_it_is_written() {
+        for (flag, set) in
+            [("true", true), ("\"true\"", true), ("1", true), ("null", false), ("\"false\"", false)]
+        {
+            assert_eq!(read(&format!(r#"{{"content":[],"isError":{flag}}}"#)).is_error, set, "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_task_or_a_question_is_no_result() {
+        let read = |raw: &str| CallReply::decoded(&RawValue::from_string(raw.to_owned()).unwrap());
+        assert!(matches!(
+            read(r#"{"resultType":"input_required","inputRequests":{}}"#),
+            CallReply::NeedsInput
+        ));
+        assert!(matches!(read(r#"{"resultType":"task","taskId":"1"}"#), CallReply::Task));
+        assert!(matches!(read(r#"{"task":{"taskId":"1","status":"working"}}"#), CallReply::Task));
+    }
+}
