@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
+
 use crate::{
     error::Result,
     session::{ConnectionHandle, RestartReason, Session, connect::TransportOwner, recovery::slot::State},
@@ -62,26 +64,30 @@ impl Session {
     ///
     /// # Errors
     /// There is no new one.
-    pub(in crate::session) async fn renew_session(
-        &self,
-        connection: &ConnectionHandle,
-        why: &str,
-    ) -> Result<bool> {
-        let doubtful = self.renewals.doubtful.load(Relaxed);
-        let present = match &*self.slot.state() {
-            State::Ready { generation, connection: present } if *generation == connection.generation => {
-                Some(present.era)
+    ///
+    /// Boxed: it is rare and large, and every call would carry it along.
+    pub(in crate::session) fn renew_session<'a>(
+        &'a self,
+        connection: &'a ConnectionHandle,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let doubtful = self.renewals.doubtful.load(Relaxed);
+            let present = match &*self.slot.state() {
+                State::Ready { generation, connection: present } if *generation == connection.generation => {
+                    Some(present.era)
+                }
+                _ => None,
+            };
+            if let Some(era) = present.filter(|_| doubtful)
+                && connection.transport.knows_session(era, QUESTION_LIMIT).await
+            {
+                return Ok(false);
             }
-            _ => None,
-        };
-        if let Some(era) = present.filter(|_| doubtful)
-            && Box::pin(connection.transport.knows_session(era, QUESTION_LIMIT)).await
-        {
-            return Ok(false);
-        }
-        let what = format!("has ended the session: {why}");
-        let reason = RestartReason { what, asked: false, is_renewal: true };
-        Box::pin(self.restart(connection.generation, Some(reason))).await.map(|()| true)
+            let what = format!("has ended the session: {why}");
+            let reason = RestartReason { what, asked: false, is_renewal: true };
+            self.restart(connection.generation, Some(reason)).await.map(|()| true)
+        })
     }
 
     /// Whether sessions in a row were refused.

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use tracing::Instrument as _;
 
 use super::{
@@ -55,7 +56,7 @@ impl Session {
         loop {
             let settings = self.settings();
             // Boxed: a restart is rare and its future large, and every call would carry it along.
-            let work = Box::pin(async {
+            let work: BoxFuture<'_, _> = Box::pin(async {
                 let mut restarts = self.reconnect.lock().await;
                 let hints = StartHints::default();
                 self.restart_alone(dead, restart_reason.clone(), &mut restarts, hints).await
