@@ -134,14 +134,15 @@ pub enum Error {
         /// The tool.
         tool: String,
     },
-    /// The server refused the call with a protocol error (not a tool error, which is data).
+    /// The server refused the call with a protocol error (not a tool error, which is data), or with a status over HTTP:
+    /// it has not run then.
     #[error("server `{server}` refused the call of `{tool}`: {message}")]
     CallRefused {
         /// The server of the tool.
         server: ServerName,
         /// The tool.
         tool: String,
-        /// JSON-RPC error code.
+        /// JSON-RPC error code, or the status over HTTP (400 to 499); 0 if it is neither.
         rpc_code: i64,
         /// The server's words.
         message: String,
@@ -330,6 +331,8 @@ impl Error {
             Self::Server(error) => error.causes.clone(),
             Self::Remote(told) => told.causes.clone(),
             Self::CallTimeout { silence, .. } => silence.causes.clone(),
+            // A status over HTTP is in the words already.
+            Self::CallRefused { rpc_code: 0 | 400..600, .. } => Vec::new(),
             Self::CallRefused { rpc_code, .. } => vec![format!("the server's error code is {rpc_code}")],
             Self::Unavailable { cause, .. } => {
                 std::iter::once(cause.to_string()).chain(cause.causes()).collect()

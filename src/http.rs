@@ -34,6 +34,7 @@ mod client;
 mod guard;
 mod host_pool;
 mod paced;
+mod retry_after;
 mod route;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -48,6 +49,7 @@ pub(crate) use guard::{HostKind, NotPublic, is_link_local, kind_of_host};
 pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
 #[cfg(feature = "serve")]
 pub(crate) use paced::connection_counts;
+pub(crate) use retry_after::retry_after;
 use route::{AddressScope, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

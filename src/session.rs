@@ -77,6 +77,7 @@ use self::{
         early_end::EarlyEnd,
         health::Health,
         park::DownReason,
+        renew::Renewals,
         restart::Restarts,
         slot::{Slot, State},
     },
@@ -118,6 +119,8 @@ pub(crate) struct Session {
     counters: Counters,
     /// What an ordinary start takes, if that is known.
     takes: Mutex<Option<Duration>>,
+    /// Sessions with a remote server that it has ended.
+    renewals: Renewals,
 }
 
 /// The state of a server that is not running.
@@ -167,12 +170,14 @@ struct RestartReason {
     what: String,
     /// On request, not because of a failure.
     asked: bool,
+    /// The server goes on, and has forgotten the session.
+    is_renewal: bool,
 }
 
 impl RestartReason {
     /// Its list has changed to what the lockfile does not have.
     fn of_lock() -> Self {
-        Self { what: OTHER_TOOLS.to_owned(), asked: false }
+        Self { what: OTHER_TOOLS.to_owned(), asked: false, is_renewal: false }
     }
 }
 
@@ -258,6 +263,7 @@ impl Session {
             settled: Notify::new(),
             counters: Counters::default(),
             takes: Mutex::default(),
+            renewals: Renewals::default(),
         }
     }
 
@@ -351,6 +357,7 @@ impl Session {
         let connection = self.shut();
         // A restart under way is cancelled; its process dies with its future.
         let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
+        self.renewals.end();
         match connection {
             Some(connection) => self.part(connection).await,
             None => self.abandoned().await,
@@ -386,6 +393,7 @@ impl Session {
     fn shut(&self) -> Option<Connection> {
         let last = self.slot.close();
         self.closed.cancel();
+        self.renewals.end();
         last.map(|connection| *connection)
     }
 

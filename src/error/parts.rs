@@ -72,7 +72,7 @@ pub struct ServerError {
     /// What it was doing.
     pub phase: Phase,
     /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
-    /// `login_required`, `tools_changed`, `package_changed`, `session_lost`.
+    /// `login_required`, `tools_changed`, `package_changed`, `session_lost`, `outcome_unknown`.
     pub code: ErrorCode,
     /// What happened, continuing the sentence "server X ...".
     pub what: String,

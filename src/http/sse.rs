@@ -65,6 +65,15 @@ impl Parser {
         self.event
     }
 
+    /// As [`Parser::end`], for one that says where it goes on: there that event does not count.
+    pub(crate) fn take_rest(&mut self) -> Option<Event> {
+        if !self.line.is_empty() {
+            self.end_of_line();
+        }
+        let name = self.name.take();
+        self.event.take().map(|event| Event { name, ..event })
+    }
+
     /// Bytes of the event that is not complete.
     pub(crate) fn held(&self) -> usize {
         self.line.len() + self.event.as_ref().map_or(0, |event| event.data.len())
@@ -172,6 +181,11 @@ mod tests {
         assert_eq!((events[1].name.as_deref(), parser.held()), (None, 0));
         assert_eq!((parser.last_id(), parser.retry()), (Some("3"), Some(Duration::from_millis(7))));
         parser.feed(b"id\n\n", &mut events);
+        assert_eq!(parser.last_id(), None);
+        parser.feed(b"event: x\nid: 9\ndata: z", &mut events);
+        let rest = parser.take_rest().unwrap();
+        assert_eq!((rest.name.as_deref(), &*rest.data), (Some("x"), "z"));
+        assert_eq!(parser.take_rest(), None);
         assert_eq!(parser.last_id(), None);
     }
 

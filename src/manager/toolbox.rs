@@ -247,8 +247,8 @@ impl Toolbox {
     /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ToolDenied`],
     /// [`Error::ArgumentsInvalid`], [`Error::CallDenied`]: nothing was sent.
     /// [`Error::CallTimeout`], [`Error::CallRefused`], and [`Error::Server`] with `protocol_mismatch` for an answer
-    /// that cannot be used: the session goes on. [`Error::Server`] with `session_lost` or `stdout_garbage`: says
-    /// whether the call may have run. [`Error::Cancelled`]: the server was stopped before the call reached it.
+    /// that cannot be used: the session goes on. [`Error::Server`] with `outcome_unknown`: it goes on too, and the call may
+    /// have run; with `session_lost` or `stdout_garbage`: says whether it may have. [`Error::Cancelled`]: the server was stopped before the call reached it.
     ///
     /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {

@@ -51,11 +51,6 @@ impl OauthError {
         matches!(&self.kind, OauthErrorKind::Refused(code) if codes.contains(&code.as_str()))
     }
 
-    /// Whether it may be better later.
-    pub(crate) fn is_unreachable(&self) -> bool {
-        self.kind == OauthErrorKind::Unreachable
-    }
-
     /// What to do about it.
     pub(super) fn advice(&self, server: &ServerName) -> String {
         match &self.help {

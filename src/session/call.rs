@@ -11,7 +11,7 @@ use super::{
     SessionEvent,
     recovery::health::{AwaitedCall, Health},
     result::{
-        reply::{CallLimits, CallReply, MissingAccess, NoReply, SlowCallNotice},
+        reply::{CallLimits, CallReply, MissingAccess, NoReply, Refusal, SlowCallNotice},
         words,
     },
     rpc::{decode::why_unusable, requests::RpcAnswer, write::CallArguments},
@@ -28,6 +28,8 @@ use crate::{
 
 /// Times that one call is sent at most, when sending again is allowed at all.
 const MAX_SENDS: u32 = 3;
+/// What to do so that lost calls are sent again.
+const MAY_RUN_TWICE: &str = "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"";
 
 /// A call on its way.
 #[derive(Clone, Copy)]
@@ -52,6 +54,10 @@ pub(super) enum CallAnswer {
 pub(super) enum CallFailure {
     /// The session broke. `never_left` if the request provably stayed here.
     Session { never_left: bool, why: String },
+    /// The server does not know the session: nothing was done.
+    SessionEnded { why: String },
+    /// The session goes on, and whether the tool has run is not known.
+    Unknown { why: String },
     /// The server refused headers that repeat its arguments, before anything else: our list of its tools may be old.
     HeaderMismatch(Box<Result<CallAnswer>>),
     /// Anything that leaves the session as it was.
@@ -127,6 +133,7 @@ impl Session {
         let OutgoingCall { tool, hints, .. } = call;
         let (mut sends, mut left) = (0, 0);
         let (mut lost, mut read_again) = (None, false);
+        let mut renewed = false;
         loop {
             let connection = match self.borrow().await {
                 Ok(connection) => connection,
@@ -150,8 +157,39 @@ impl Session {
             sends += 1;
             let sending = self.send(&settings, &connection, call, known);
             let (never_left, why) = match sending.await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if renewed {
+                        self.renewals.helped();
+                    }
+                    return Ok(answer);
+                }
                 Err(CallFailure::Final(error)) => return Err(error),
+                Err(CallFailure::SessionEnded { why }) => {
+                    // It has not run.
+                    sends -= 1;
+                    let is_new = std::mem::replace(&mut renewed, true);
+                    let again = if is_new { Ok(false) } else { self.renew_session(&connection, &why).await };
+                    match again {
+                        Ok(true) => continue,
+                        Ok(false) => {
+                            self.renewals.failed();
+                            let error = self.refusal(tool, 0, &format!("{why}; it was not run"));
+                            return Err(self.not_resent_error(tool, left, lost, error));
+                        }
+                        Err(Error::Cancelled) if left == 0 => return Err(Error::Cancelled),
+                        Err(error) => {
+                            return Err(self.lost_call(tool, left, why, &connection.health, Some(error)));
+                        }
+                    }
+                }
+                Err(CallFailure::Unknown { why }) => {
+                    left += 1;
+                    if sends < MAX_SENDS && may_repeat(settings.config.retry_calls, hints) {
+                        lost = Some((why, connection.health));
+                        continue;
+                    }
+                    return Err(self.unknown_outcome(tool, left, why).into());
+                }
                 Err(CallFailure::HeaderMismatch(answer)) => {
                     let tools = &connection.tools;
                     let is_old = || tools.now().tools.iter().all(|now| now != known);
@@ -254,8 +292,24 @@ impl Session {
             Err(NoReply::Unauthorized(missing)) => {
                 Err(CallFailure::Final(self.access_missing(tool, missing)))
             }
+            Err(NoReply::Refused(refused)) => Err(CallFailure::Final(self.refused_by_status(tool, refused))),
             Err(none) => Err(none.into()),
         }
+    }
+
+    /// A remote server refused a request with a status, before it was carried out. The session goes on.
+    pub(super) fn refused_by_status(&self, asked: &str, Refusal { status, why }: Refusal) -> Error {
+        self.refusal(asked, status.into(), &format!("{why}; it was not run"))
+    }
+
+    /// A remote server gave no answer to a request that it may have carried out. The session goes on.
+    pub(super) fn unknown_outcome(&self, asked: &str, left: u32, why: String) -> ServerError {
+        let mut error = self.lost(format!("gave no answer to `{asked}` ({})", outcome(left)));
+        error.code = ErrorCode::OutcomeUnknown;
+        error.causes.push(why);
+        error.causes.push("the session goes on".to_owned());
+        error.help = Some(MAY_RUN_TWICE.to_owned());
+        error
     }
 
     /// A remote server refused a request for want of access. The session goes on.
@@ -305,9 +359,7 @@ impl Session {
     ) -> Error {
         let mut error = self.lost_request(tool, left, why, health, restart);
         if left > 0 && error.help.is_none() {
-            error.help = Some(
-                "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"".to_owned(),
-            );
+            error.help = Some(MAY_RUN_TWICE.to_owned());
         }
         error.into()
     }
@@ -322,11 +374,7 @@ impl Session {
         health: &Health,
         restart: Option<Error>,
     ) -> ServerError {
-        let outcome = match left {
-            0 => "it was not run".to_owned(),
-            1 => "outcome unknown, it was sent once and may have run".to_owned(),
-            times => format!("outcome unknown, it was sent {times} times and may have run each time"),
-        };
+        let outcome = outcome(left);
         let stopped = matches!(restart, Some(Error::Cancelled));
         let end = if stopped && health.death().is_none() { "stopped" } else { "lost" };
         let mut error = self.lost(format!("was {end} during `{asked}` ({outcome})"));
@@ -361,6 +409,15 @@ impl Session {
     }
 }
 
+/// Of a request that has no answer, and may have reached its server so often.
+fn outcome(left: u32) -> String {
+    match left {
+        0 => "it was not run".to_owned(),
+        1 => "outcome unknown, it was sent once and may have run".to_owned(),
+        times => format!("outcome unknown, it was sent {times} times and may have run each time"),
+    }
+}
+
 fn may_repeat(policy: RetryCalls, hints: ToolAnnotations) -> bool {
     let read_only = hints.read_only_hint == Some(true);
     match policy {
@@ -392,7 +449,9 @@ impl From<NoReply> for CallFailure {
             NoReply::Ended { never_left } => (never_left, "the connection ended during the call".to_owned()),
             NoReply::Timeout(after) => (false, format!("there was no answer within {after:?}")),
             NoReply::Unauthorized(missing) => (true, missing.why),
-            NoReply::Broken(why) => (false, why),
+            NoReply::Refused(refused) => (true, refused.why),
+            NoReply::SessionEnded(why) => return Self::SessionEnded { why },
+            NoReply::Unknown(why) => return Self::Unknown { why },
         };
         Self::Session { never_left, why }
     }

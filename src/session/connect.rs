@@ -189,6 +189,11 @@ impl TransportOwner {
         }
     }
 
+    /// Whether requests are under way to a remote server.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Self::Remote(session) if session.client().is_busy())
+    }
+
     /// Ends the connection; a remote server is told so within `limit`.
     pub(super) async fn close(self, limit: Duration) {
         if let Self::Remote(session) = self {
@@ -418,7 +423,7 @@ async fn over_http(
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
-    let opened = timeout_at(deadline.into(), remote.open(known))
+    let opened = timeout_at(deadline.into(), remote.open(known, deadline))
         .await
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;

@@ -10,7 +10,7 @@ use super::{
     call::CallFailure,
     connect::{ServerHello, handshake::Era},
     recovery::slot::State,
-    result::reply::{CallLimits, NoReply},
+    result::reply::{CallLimits, NoReply, Refusal},
     rpc::requests::{RawListener, RpcAnswer},
 };
 use crate::{
@@ -93,7 +93,7 @@ impl Session {
     }
 
     async fn forward_question(&self, request: &ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
-        let (mut again, mut left) = (true, 0);
+        let (mut again, mut left, mut renewed) = (true, 0, false);
         loop {
             let connection = self.borrow().await?;
             let config = &self.settings().config;
@@ -109,6 +109,27 @@ impl Session {
                 NoReply::Unauthorized(missing) => self.access_missing(request.method, missing),
                 NoReply::Timeout(after) => {
                     self.lost(format!("did not answer `{}` within {after:?}", request.method)).into()
+                }
+                NoReply::Refused(refused) => self.refused_by_status(request.method, refused),
+                NoReply::SessionEnded(why) => {
+                    let is_new = std::mem::replace(&mut renewed, true);
+                    let again = if is_new { Ok(false) } else { self.renew_session(&connection, &why).await };
+                    match again {
+                        Ok(true) => continue,
+                        Ok(false) => self.refused_by_status(request.method, Refusal { status: 0, why }),
+                        Err(Error::Cancelled) => return Err(Error::Cancelled),
+                        Err(error) => {
+                            let (asked, health) = (request.method, &connection.health);
+                            self.lost_request(asked, left, why, health, Some(error)).into()
+                        }
+                    }
+                }
+                NoReply::Unknown(why) => {
+                    left += 1;
+                    if REPEATABLE.contains(&request.method) && std::mem::take(&mut again) {
+                        continue;
+                    }
+                    self.unknown_outcome(request.method, left, why).into()
                 }
                 none => {
                     let restarted = Box::pin(self.restart(connection.generation, None)).await;

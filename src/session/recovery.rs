@@ -3,6 +3,7 @@
 pub(super) mod early_end;
 pub(super) mod health;
 pub(super) mod park;
+pub(super) mod renew;
 pub(super) mod restart;
 pub(super) mod slot;
 pub(super) mod sync;

@@ -1,5 +1,6 @@
 //! Remote servers: our own client of MCP over HTTP, for both eras, and for the older transport of events beside messages.
 
+mod challenge;
 mod client;
 mod connect;
 mod connection;
@@ -7,10 +8,13 @@ mod error;
 mod events;
 mod exchange;
 mod http;
+mod listen;
+mod session_end;
 mod stalls;
 #[cfg(test)]
 mod tests;
 mod tool_headers;
+mod words;
 
 pub(in crate::session) use self::{
     client::{RemoteClient, RemoteSession},

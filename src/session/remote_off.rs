@@ -7,7 +7,11 @@
     reason = "as in the module that it replaces"
 )]
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::Notify;
@@ -50,6 +54,10 @@ pub(in crate::session) struct RemoteClient(Infallible);
 
 impl RemoteClient {
     pub(in crate::session) fn is_closed(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(in crate::session) fn is_busy(&self) -> bool {
         match self.0 {}
     }
 
@@ -124,11 +132,10 @@ impl<'a> Remote<'a> {
         Ok(Self(endpoint))
     }
 
-    pub(in crate::session) async fn open(&self, _: Option<Era>) -> Result<Opened, Cause> {
+    pub(in crate::session) async fn open(&self, _: Option<Era>, _: Instant) -> Result<Opened, Cause> {
         let origin = crate::config::origin_of(&self.0.url);
-        Err(Cause::Unreachable(format!(
-            "{origin}: remote servers are not part of this build (cargo feature `http`)"
-        )))
+        let why = format!("{origin}: remote servers are not part of this build (cargo feature `http`)");
+        Err(Cause::Unreachable(why, None))
     }
 
     pub(in crate::session) fn look_for_stalls(

@@ -86,7 +86,8 @@ impl Session {
             std::mem::replace(&mut *settings, next.clone()).superseded.cancel();
             next
         };
-        let restart_reason = RestartReason { what: format!("was restarted {why}"), asked: true };
+        let restart_reason =
+            RestartReason { what: format!("was restarted {why}"), asked: true, is_renewal: false };
         let work = Box::pin(async {
             let mut restarts = self.reconnect.lock().await;
             // A new beginning: another configuration may be another program.

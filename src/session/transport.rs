@@ -7,12 +7,16 @@ use futures_util::FutureExt;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    connect::{failure::Cause, handshake::Era, tool_page::ToolPage},
+    connect::{
+        failure::{BadAnswer, Cause},
+        handshake::Era,
+        tool_page::ToolPage,
+    },
     forward::ForwardedRequest,
     progress::ProgressListener,
     remote::RemoteClient,
     result::{
-        reply::{CallLimits, CallReply, NoReply},
+        reply::{CallLimits, CallReply, NoReply, Refusal},
         words,
     },
     rpc::{
@@ -22,6 +26,7 @@ use super::{
     },
     stdio::rpc_client::RpcClient,
 };
+use crate::error::ErrorCode;
 
 /// The way to one server. Clones share it.
 #[derive(Clone)]
@@ -117,14 +122,33 @@ impl Transport {
             },
             Ok(RpcAnswer::Plain(_)) => OTHER_ANSWER.to_owned(),
             Ok(RpcAnswer::Refused(error)) => refusal(&error),
+            Err(NoReply::NotWritten(error)) if matches!(self, Self::Remote(_)) => {
+                return Err(Cause::Unreachable(error.reason, None));
+            }
             Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended { .. }) => {
                 return Err(Cause::Closed);
             }
             Err(NoReply::Timeout(_)) => return Err(Cause::Timeout),
             Err(NoReply::Unauthorized(missing)) => return Err(Cause::Unauthorized(missing)),
-            Err(NoReply::Broken(why)) => format!("failed: {why}"),
+            Err(NoReply::Refused(Refusal { why, .. }) | NoReply::Unknown(why)) => {
+                let why = format!("`tools/list`: {why}");
+                let what = "does not give its tools";
+                return Err(Cause::BadAnswer(BadAnswer {
+                    code: ErrorCode::ProtocolMismatch,
+                    what,
+                    why,
+                    help: None,
+                }));
+            }
+            Err(NoReply::SessionEnded(why)) => format!("was refused: {why}"),
         };
         Err(Cause::Protocol(format!("`tools/list` {why}")))
+    }
+
+    /// Whether the server answers in its session within `limit`, rather than that it has ended.
+    pub(super) async fn knows_session(&self, era: Era, limit: Duration) -> bool {
+        let answer = self.ask(question(era), &Map::new(), limit).await;
+        matches!(answer, Ok(_) | Err(NoReply::Refused(_) | NoReply::Unauthorized(_) | NoReply::Unknown(_)))
     }
 
     /// Whether there is an answer of any kind within `limit` to the [question](question) of `era`. A server that

@@ -368,6 +368,7 @@ pub(crate) fn exit_code(error: &Error) -> u8 {
         ErrorCode::SpawnFailed
         | ErrorCode::ServerExited
         | ErrorCode::SessionLost
+        | ErrorCode::OutcomeUnknown
         | ErrorCode::LoginRequired => 4,
         ErrorCode::ToolError => 5,
         ErrorCode::ServerNotFound | ErrorCode::ToolNotFound | ErrorCode::ToolDenied => 6,

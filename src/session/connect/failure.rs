@@ -36,8 +36,10 @@ pub(in crate::session) enum Cause {
     Closed,
     /// The server broke the protocol or refused it.
     Protocol(String),
-    /// A URL that nothing answers.
-    Unreachable(String),
+    /// A URL that nothing answers, and what to do about it if the reason is known.
+    Unreachable(String, Option<String>),
+    /// A URL that answers, but not as an MCP server does that opens a session.
+    BadAnswer(BadAnswer),
     /// A URL that wants a login.
     Unauthorized(MissingAccess),
     /// The lockfile has something against its tools, one line each.
@@ -46,6 +48,17 @@ pub(in crate::session) enum Cause {
     SameName(String),
     /// The lockfile has another package, or another version of it.
     OtherPackage(Box<OtherPackage>),
+}
+
+/// An answer over HTTP that opens no session.
+#[derive(Debug)]
+pub(in crate::session) struct BadAnswer {
+    pub(in crate::session) code: ErrorCode,
+    /// Continues the sentence "server X ...".
+    pub(in crate::session) what: &'static str,
+    /// In the server's words.
+    pub(in crate::session) why: String,
+    pub(in crate::session) help: Option<String>,
 }
 
 /// A package that is not the reviewed one.
@@ -86,18 +99,15 @@ impl Failure {
             Cause::Closed => {
                 Self::new(phase, ErrorCode::ProtocolMismatch, "closed the connection".to_owned())
             }
-            Cause::Protocol(why) => {
-                let lost = why.contains("404") && matches!(config.endpoint, Endpoint::Http(_));
-                let help = lost.then(|| "check the path of `url`, often /mcp".to_owned());
-                Self { help, ..Self::protocol(phase, why) }
-            }
+            Cause::Protocol(why) => Self::protocol(phase, why),
+            Cause::BadAnswer(answer) => Self::bad_answer(phase, answer),
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
             Cause::SameName(clash) => Self::same_name(clash, config),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
             Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
-            Cause::Unreachable(why) => Self {
+            Cause::Unreachable(why, help) => Self {
                 causes: vec![why],
-                help: Some("check `url`, and that the server runs".to_owned()),
+                help: help.or_else(|| Some("check `url`, and that the server runs".to_owned())),
                 ..Self::new(phase, ErrorCode::SpawnFailed, "cannot be reached".to_owned())
             },
         }
@@ -122,14 +132,15 @@ impl Failure {
             Cause::Timeout => Self::timeout(phase, config),
             Cause::Protocol(why) => Self::protocol(phase, why),
             Cause::Unauthorized(missing) => Self::unauthorized(phase, missing),
+            Cause::BadAnswer(answer) => Self::bad_answer(phase, answer),
             Cause::Locked(lock_violations) => Self::locked(lock_violations),
             Cause::SameName(clash) => Self::same_name(clash, config),
             Cause::OtherPackage(packages) => Self::other_package(&packages),
-            Cause::Closed | Cause::Unreachable(_) if exited => {
+            Cause::Closed | Cause::Unreachable(..) if exited => {
                 let how = status.map_or_else(|| "ended".to_owned(), describe);
                 Self::new(phase, ErrorCode::ServerExited, format!("{how} after {}", seconds(age)))
             }
-            Cause::Closed | Cause::Unreachable(_) => {
+            Cause::Closed | Cause::Unreachable(..) => {
                 let (what, code) = health.protocol_violation();
                 Self::new(phase, code, what)
             }
@@ -179,6 +190,10 @@ impl Failure {
             causes: vec![why],
             ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
         }
+    }
+
+    fn bad_answer(phase: Phase, BadAnswer { code, what, why, help }: BadAnswer) -> Self {
+        Self { causes: vec![why], help, ..Self::new(phase, code, what.to_owned()) }
     }
 
     fn unauthorized(phase: Phase, MissingAccess { why, help }: MissingAccess) -> Self {
@@ -373,7 +388,7 @@ fn is_setting(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{HttpEndpoint, StdioConfig};
+    use crate::config::StdioConfig;
 
     #[test]
     fn a_variable_that_is_held_back_is_named() {
@@ -394,19 +409,5 @@ mod tests {
         for line in ["KeyError: 'OTHER_TOKEN'", "PASSED_ON is bad", "HOME is bad", "MY_GITHUB_TOKEN"] {
             assert_eq!(help(line), None, "{line}");
         }
-    }
-
-    #[test]
-    fn a_wrong_url_path_is_not_a_broken_server() {
-        let endpoint = Endpoint::Http(HttpEndpoint::new("http://127.0.0.1/"));
-        let config = ServerConfig::new(ServerName::new("one").unwrap(), endpoint);
-        let help = |why: &str| {
-            Failure::without_process(Phase::Handshake, Cause::Protocol(why.to_owned()), &config).help
-        };
-        assert_eq!(
-            help("HTTP status client error (404 Not Found)").unwrap(),
-            "check the path of `url`, often /mcp"
-        );
-        assert_eq!(help("it answered nonsense"), None);
     }
 }

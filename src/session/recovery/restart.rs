@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use tracing::Instrument as _;
 
 use super::{
@@ -24,6 +25,7 @@ use crate::session::{
     traced,
 };
 use crate::{
+    config::Endpoint,
     error::{Error, Result, ServerError},
     process::{StopOutcome, Stopped},
     trace,
@@ -54,7 +56,7 @@ impl Session {
         loop {
             let settings = self.settings();
             // Boxed: a restart is rare and its future large, and every call would carry it along.
-            let work = Box::pin(async {
+            let work: BoxFuture<'_, _> = Box::pin(async {
                 let mut restarts = self.reconnect.lock().await;
                 let hints = StartHints::default();
                 self.restart_alone(dead, restart_reason.clone(), &mut restarts, hints).await
@@ -77,6 +79,7 @@ impl Session {
     ) -> Result<()> {
         let began = Instant::now();
         let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
+        let renewal = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.is_renewal);
         let mut refused = None;
         let claim = self.slot.claim(dead, |state| match state {
             State::Ready { connection, .. } => {
@@ -115,7 +118,9 @@ impl Session {
         };
         // Of a server that was parked this is no restart: it has not died.
         let parked = before.as_ref().is_some_and(|down| down.rest != DownReason::Lost);
-        if !asked && !parked {
+        // A server that has forgotten a session is none that dies, unless it knows no new one either.
+        let counts = !asked && !parked && (!renewal || self.is_renewal_doubtful());
+        if counts {
             let known = before.as_ref().and_then(|down| down.cause.as_deref());
             if let Some((refusal, wait)) = self.too_many_restarts(restarts, first.as_ref().or(known)) {
                 return Err(self.down(refusal, restarts, began, Some(wait)));
@@ -130,8 +135,10 @@ impl Session {
             connect(&settings.config, &settings.connect_context, restarts.era, &on_process, hints);
         let connected = connecting.instrument(action.span()).await;
         traced::start_ended(action, &connected);
-        // One that its caller gives up half way does not count: it says nothing of the server.
-        if !asked && !parked {
+        // One that its caller gives up half way does not count: it says nothing of the server. Nor does one to a remote
+        // server that is away: such tries cost it nothing, and have their pauses.
+        let is_remote = matches!(settings.config.endpoint, Endpoint::Http(_));
+        if counts && (connected.is_ok() || !is_remote) {
             restarts.recent.push(Instant::now());
         }
         match connected {
@@ -178,6 +185,7 @@ impl Session {
     ) -> ServerError {
         let Connection { link, process, health, .. } = connection;
         let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
+        let goes_on = restart_reason.as_ref().is_none_or(|restart_reason| restart_reason.is_renewal);
         let cause = match restart_reason {
             // It stands, and the server's own words are all that is to be added.
             Some(restart_reason) => {
@@ -208,7 +216,11 @@ impl Session {
             self.stop_process(process).await;
             self.track_process(None);
         }
-        drop(link);
+        match link {
+            // What was sent on it may still be answered.
+            link if goes_on => self.renewals.keep(link),
+            link => drop(link),
+        }
         cause
     }
 

@@ -106,7 +106,7 @@ impl Session {
             if quiet && !Box::pin(transport.answers(era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
-                return RestartReason { what, asked: false };
+                return RestartReason { what, asked: false, is_renewal: false };
             }
             before = calls;
         }

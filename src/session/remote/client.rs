@@ -33,6 +33,11 @@ impl RemoteClient {
         self.0.requests.is_ended()
     }
 
+    /// Whether requests are under way.
+    pub(in crate::session) fn is_busy(&self) -> bool {
+        self.0.requests.is_busy()
+    }
+
     /// Calls `tool`, whose arguments have this schema. If the time is over, or the future is dropped, the server is told
     /// to cancel.
     pub(in crate::session) async fn call(

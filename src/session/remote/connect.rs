@@ -1,6 +1,9 @@
 //! Opens a session with a remote server, in whichever era and over whichever of its transports it speaks.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant as StdInstant},
+};
 
 use hyper::{HeaderMap, header::HeaderValue};
 use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
@@ -14,10 +17,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     client::RemoteSession,
     connection::{Connection, ConnectionParts, Origin, Wire},
-    error::RemoteFailure,
+    error::{RemoteFailure, StatusAnswer},
     events::{EventStream, is_message},
     exchange::Outgoing,
-    http::{EVENTS, RemoteHttp, content_type, error_body, shown},
+    http::{EVENTS, RemoteHttp, content_type},
     stalls, tool_headers,
 };
 use crate::{
@@ -49,6 +52,8 @@ use crate::{
 const PROBE: Duration = Duration::from_secs(10);
 /// How long a server of the old transport may take to name the address for messages.
 const ENDPOINT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a server may take to accept the notification that the session stands.
+const TOLD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A session that stands.
 pub(in crate::session) struct Opened {
@@ -92,16 +97,21 @@ impl<'a> Remote<'a> {
         (health, truncator, tap): (Health, Truncator, WireLog),
         client: &'a ClientSide,
     ) -> Result<Self, String> {
-        let http = RemoteHttp::new(endpoint, clients, authorizer)?;
+        let http = RemoteHttp::new(&tap.server, endpoint, clients, authorizer)?;
         let parts = ConnectionParts { http, health, truncator, tap, messages: client.messages.clone() };
         Ok(Self { endpoint, parts, client })
     }
 
-    /// Opens a session: in the newer era first, unless the older one is known.
-    pub(in crate::session) async fn open(&self, known: Option<Era>) -> Result<Opened, Cause> {
-        let transport = self.endpoint.transport;
+    /// Opens a session: in the newer era first, unless the older one is known. A server that has no time is waited for
+    /// until `deadline`.
+    pub(in crate::session) async fn open(
+        &self,
+        known: Option<Era>,
+        deadline: StdInstant,
+    ) -> Result<Opened, Cause> {
+        let (transport, until) = (self.endpoint.transport, deadline.into());
         if transport == HttpTransport::Sse {
-            return self.open_sse().await;
+            return self.open_sse(until).await;
         }
         let mut versions = None;
         if known != Some(Era::Legacy) {
@@ -112,7 +122,7 @@ impl<'a> Remote<'a> {
             tracing::debug!(server = %self.parts.tap.server, "not of the new era");
         }
         let session = RemoteSession(self.connection(Wire::Streamable(Era::Legacy)));
-        let old = match self.initialize(session).await {
+        let old = match self.initialize(session, until).await {
             Err(Start::Failed(failure))
                 if transport == HttpTransport::Auto && failure.is_of_old_transport() =>
             {
@@ -121,7 +131,7 @@ impl<'a> Remote<'a> {
             outcome => return outcome.map_err(|why| why.into_cause(versions, self.parts.http.url())),
         };
         // Which is what the protocol says of a server that takes no POST there.
-        self.open_sse().await.map_err(|cause| {
+        self.open_sse(until).await.map_err(|cause| {
             tracing::debug!(server = %self.parts.tap.server, ?cause, "not of the transport of 2024-11-05");
             old.into_cause(self.parts.http.url())
         })
@@ -156,10 +166,14 @@ impl<'a> Remote<'a> {
                     Verdict::Other(versions) => break RequestState::Refused(versions),
                 },
                 Ok(answer) => break discovered(answer),
-                Err(failure) => match failure.into_cause(self.parts.http.url()) {
-                    cause @ Cause::Unreachable(_) => return Err(cause),
-                    _ => break RequestState::Refused(None),
-                },
+                Err(failure) => {
+                    let is_unread = failure.is_unread();
+                    match failure.into_cause(self.parts.http.url()) {
+                        cause @ Cause::Unreachable(..) => return Err(cause),
+                        cause if is_unread => return Err(cause),
+                        _ => break RequestState::Refused(None),
+                    }
+                }
             }
         };
         Ok(match state {
@@ -173,11 +187,11 @@ impl<'a> Remote<'a> {
     }
 
     /// Opens a session in the old era's way.
-    async fn initialize(&self, session: RemoteSession) -> Result<Opened, Start> {
+    async fn initialize(&self, session: RemoteSession, until: Instant) -> Result<Opened, Start> {
         const METHOD: &str = "initialize";
         let connection = &session.0;
         let params = initialize_params(&self.client.identity);
-        let outgoing = Outgoing { cancel: false, ..Outgoing::question(METHOD) };
+        let outgoing = Outgoing { cancel: false, until: Some(until), ..Outgoing::question(METHOD) };
         // The start has a limit of its own.
         let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
         let text = |id| write::bare_request(id, METHOD, &params);
@@ -190,10 +204,11 @@ impl<'a> Remote<'a> {
         if let Ok(version) = HeaderValue::try_from(facts.version.as_str()) {
             let _ = connection.version.set(version);
         }
-        match connection.accepted(write::notification("notifications/initialized", None)).await {
-            // It may know better than to accept what it does not need.
-            Ok(()) | Err(RemoteFailure::Status(..)) => {}
-            Err(failure) => return Err(failure.into()),
+        let told = connection.accepted(write::notification("notifications/initialized", None));
+        // It may know better than to accept, or to answer, what it does not need.
+        if let Ok(Err(failure)) = timeout(TOLD_LIMIT, told).await {
+            let why = failure.words(self.parts.http.url());
+            tracing::debug!(server = %self.parts.tap.server, why, "takes no `notifications/initialized`");
         }
         if connection.wire != Wire::Sse {
             let _ = connection.listened.0.set(Instant::now());
@@ -203,7 +218,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Opens a session over the transport of 2024-11-05.
-    async fn open_sse(&self) -> Result<Opened, Cause> {
+    async fn open_sse(&self, until: Instant) -> Result<Opened, Cause> {
         let url = self.parts.http.url();
         let session = RemoteSession(self.connection(Wire::Sse));
         let named = timeout(ENDPOINT_LIMIT, session.0.open_events());
@@ -215,7 +230,7 @@ impl<'a> Remote<'a> {
                 return Err(Cause::Protocol(why));
             }
         }
-        self.initialize(session).await.map_err(|why| why.into_cause(None, url))
+        self.initialize(session, until).await.map_err(|why| why.into_cause(None, url))
     }
 
     /// Looks beside the session whether a server at `http://` stalls on kept connections.
@@ -240,8 +255,7 @@ impl Connection {
     async fn open_events(self: &Arc<Self>) -> Result<(), RemoteFailure> {
         let (mut answer, at) = self.http.get(HeaderMap::new()).await?;
         if !answer.status.is_success() || content_type(&answer).as_deref() != Some(EVENTS) {
-            let told = error_body(&mut answer).await;
-            return Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)));
+            return Err(RemoteFailure::Status(StatusAnswer::read(&mut answer, 1).await.0));
         }
         let (named, waiting) = oneshot::channel();
         self.spawn(self.clone().read_all(EventStream::new(answer), named));

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use hyper::{HeaderMap, StatusCode, body::Bytes, header::HeaderValue};
+use hyper::{HeaderMap, body::Bytes, header::HeaderValue};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, SeqAccess, Visitor},
@@ -26,14 +26,13 @@ use tokio::{
 use url::Url;
 
 use super::{
-    error::RemoteFailure,
-    http::{
-        EVENTS, PROTOCOL_VERSION, RemoteHttp, SESSION_ID, content_type, error_body, message_headers, shown,
-    },
+    error::{RemoteFailure, StatusAnswer},
+    http::{EVENTS, PROTOCOL_VERSION, RemoteHttp, SESSION_ID, content_type, message_headers},
 };
 use crate::{
     cancel::CancellationToken,
     session::{
+        SessionEvent,
         connect::handshake::Era,
         recovery::health::{self, Health},
         result::truncate::Truncator,
@@ -195,11 +194,21 @@ impl Connection {
         self.gone.cancel();
     }
 
-    /// The server does not know the session any more: the next caller opens a new one.
-    pub(super) fn expire(&self) -> RemoteFailure {
-        tracing::info!(server = %self.sink.server, "the session has ended at the server");
-        self.end();
-        RemoteFailure::Broken("HTTP 404, as if the session had ended".to_owned())
+    /// Whether the server has a session with us that it may forget.
+    pub(super) fn has_session(&self) -> bool {
+        self.session.get().is_some() || self.wire == Wire::Sse
+    }
+
+    /// Says something about the server that a person may want to change, in words that continue "server X ...". Once for
+    /// all connections to it.
+    pub(super) fn warn_once(&self, text: &str) {
+        let (server, text) = (&self.sink.server, self.tap.secrets.hide(text));
+        if self.http.warns_first() {
+            tracing::warn!(%server, "{text}");
+            (self.tap.tell)(server, SessionEvent::Warning { text });
+        } else {
+            tracing::debug!(%server, "{text}");
+        }
     }
 
     /// Runs something beside the requests, up to the end of the connection.
@@ -380,19 +389,13 @@ impl Connection {
             Some(endpoint) => self.http.post_to(endpoint, headers, body).await?,
             None => self.http.post(headers, body).await?,
         };
-        if answer.status == StatusCode::NOT_FOUND && self.session.get().is_some() {
-            return Err(self.expire());
-        }
         // A stream of events has no end.
         if answer.status.is_success() && content_type(&answer).as_deref() == Some(EVENTS) {
             return Ok(());
         }
         // Read to its end, which makes the connection free for the next request.
-        let told = error_body(&mut answer).await;
-        if answer.status.is_success() {
-            return Ok(());
-        }
-        Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)))
+        let refused = StatusAnswer::read(&mut answer, 1).await.0;
+        if answer.status.is_success() { Ok(()) } else { Err(RemoteFailure::Status(refused)) }
     }
 }
 

@@ -1,21 +1,30 @@
 //! Errors of a remote server in words, with all that is behind them and without addresses.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, fmt, time::Duration};
 
-use hyper::StatusCode;
+use hyper::{StatusCode, header::LOCATION};
 use url::Url;
 
-use super::http::HttpFailure;
+use super::{
+    challenge::Challenge,
+    http::{HttpFailure, error_body},
+    words,
+};
 use crate::{
     config::origin_of,
-    http::RequestError,
+    error::ErrorCode,
+    http::{HttpAnswer, RequestError, retry_after},
     oauth::OauthError,
     process::WriteError,
     session::{
-        connect::failure::Cause,
-        result::reply::{MissingAccess, NoReply},
+        connect::failure::{BadAnswer, Cause},
+        result::reply::{MissingAccess, NoReply, Refusal},
     },
 };
+
+/// What to do about an address where something else than an MCP server answers.
+const WRONG_ADDRESS: &str =
+    "check the path of `url`, often /mcp or /sse: something else than an MCP server answers there";
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -28,10 +37,54 @@ pub(super) enum RemoteFailure {
     Timeout(Duration),
     /// There is no answer over HTTP.
     Http(HttpFailure),
-    /// An answer that is no success, and the beginning of its text.
-    Status(StatusCode, String),
+    /// An answer that is no success.
+    Status(StatusAnswer),
+    /// The server does not know the session, in its words; nothing was done about the request.
+    SessionEnded(String),
+    /// An answer of status 200 that is none to the request, in words.
+    NoAnswer(String),
     /// Anything else, in words.
     Broken(String),
+}
+
+/// An answer that is no success.
+#[derive(Debug)]
+pub(super) struct StatusAnswer {
+    pub(super) status: StatusCode,
+    /// What its body says.
+    pub(super) said: String,
+    /// The wait that it asks for, as it is written, and how often the request was sent.
+    pub(super) wait: Option<(String, u32)>,
+}
+
+impl StatusAnswer {
+    /// Reads an answer to what was `sent` so often; gives its body, too.
+    pub(super) async fn read(answer: &mut HttpAnswer, sent: u32) -> (Self, Vec<u8>) {
+        let body = error_body(answer).await;
+        let status = answer.status;
+        let leads = answer.headers.get(LOCATION).filter(|_| status.is_redirection());
+        let said = match leads.and_then(|to| to.to_str().ok()) {
+            Some(to) if to.contains("://") => format!("it leads to {}", origin_of(to)),
+            Some(_) => "it leads to another path".to_owned(),
+            None => words::said(&body, &answer.headers),
+        };
+        let wait = retry_after(&answer.headers).map(|asked| (asked.text, sent));
+        (Self { status, said, wait }, body)
+    }
+}
+
+impl fmt::Display for StatusAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HTTP {}", self.status)?;
+        if !self.said.is_empty() && Some(self.said.as_str()) != self.status.canonical_reason() {
+            write!(f, ": {}", self.said)?;
+        }
+        match &self.wait {
+            None => Ok(()),
+            Some((wait, 1)) => write!(f, " (`Retry-After: {wait}`)"),
+            Some((wait, sent)) => write!(f, " (`Retry-After: {wait}`; it was sent {sent} times)"),
+        }
+    }
 }
 
 impl From<HttpFailure> for RemoteFailure {
@@ -55,7 +108,12 @@ impl RemoteFailure {
 
     /// Whether a server of the transport of 2024-11-05 may have answered.
     pub(super) fn is_of_old_transport(&self) -> bool {
-        matches!(self, Self::Status(status, _) if [400, 404, 405].contains(&status.as_u16()))
+        matches!(self, Self::Status(answer) if [400, 404, 405].contains(&answer.status.as_u16()))
+    }
+
+    /// Whether a server that answers so has not looked at the request: it says nothing of what it speaks.
+    pub(super) fn is_unread(&self) -> bool {
+        matches!(self, Self::Status(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS)
     }
 
     /// In words, for a server at `url`.
@@ -65,30 +123,31 @@ impl RemoteFailure {
             Self::Ended => "the connection ended".to_owned(),
             Self::Timeout(limit) => format!("there was no answer within {limit:?}"),
             Self::Http(failure) => chain(failure, url),
-            Self::Status(status, told) if told.is_empty() => format!("HTTP {status}"),
-            Self::Status(status, told) => format!("HTTP {status}: {}", without_address(told, url)),
-            Self::Broken(why) => why.clone(),
+            Self::Status(answer) => without_address(&answer.to_string(), url),
+            Self::SessionEnded(why) | Self::NoAnswer(why) | Self::Broken(why) => without_address(why, url),
         }
     }
 
     /// For a request of the server at `url`.
     pub(super) fn into_no_reply(self, url: &Url) -> NoReply {
+        let why = self.words(url);
         match self {
             Self::NotSent => NoReply::NotSent,
             Self::Ended => NoReply::Ended { never_left: false },
             Self::Timeout(limit) => NoReply::Timeout(limit),
-            Self::Http(HttpFailure::NotAuthorized(error)) if !error.is_unreachable() => {
-                NoReply::Unauthorized(missing_access(&error))
+            // Without authorization nothing is run.
+            Self::Http(HttpFailure::NotAuthorized(error, challenge)) => {
+                NoReply::Unauthorized(missing_access(&error, challenge.as_deref()))
             }
-            Self::Http(_) => {
-                // Without authorization nothing is run.
-                let refused =
-                    matches!(self, Self::Http(HttpFailure::Challenged(_) | HttpFailure::NotAuthorized(_)));
-                let unheard = self.never_left() || refused;
-                let (may_have_left, reason) = (!unheard, self.words(url));
-                NoReply::NotWritten(WriteError { may_have_left, reason })
+            Self::Http(HttpFailure::Challenged(challenge)) => {
+                NoReply::Unauthorized(challenged(&challenge, url))
             }
-            Self::Status(..) | Self::Broken(_) => NoReply::Broken(self.words(url)),
+            _ if self.never_left() => NoReply::NotWritten(WriteError { may_have_left: false, reason: why }),
+            Self::Status(StatusAnswer { status, .. }) if status.is_client_error() => {
+                NoReply::Refused(Refusal { status: status.as_u16(), why })
+            }
+            Self::SessionEnded(_) => NoReply::SessionEnded(why),
+            Self::Http(_) | Self::Status(_) | Self::NoAnswer(_) | Self::Broken(_) => NoReply::Unknown(why),
         }
     }
 
@@ -97,32 +156,115 @@ impl RemoteFailure {
         match &self {
             Self::NotSent | Self::Ended => Cause::Closed,
             Self::Timeout(_) => Cause::Timeout,
-            Self::Http(HttpFailure::NotAuthorized(error)) if error.is_unreachable() => {
-                Cause::Unreachable(error.what.clone())
+            Self::Http(HttpFailure::NotAuthorized(error, challenge)) => {
+                Cause::Unauthorized(missing_access(error, challenge.as_deref()))
             }
-            Self::Http(HttpFailure::NotAuthorized(error)) => Cause::Unauthorized(missing_access(error)),
-            Self::Http(HttpFailure::Challenged(challenge))
-                if challenge.status == StatusCode::UNAUTHORIZED =>
-            {
-                let why = format!(
-                    "{} asks for authorization, and refuses the `Authorization` of the configuration",
-                    origin_of(url.as_str())
-                );
-                let help =
-                    "check `headers` and `url`; or remove the header, and use `toolcrib login`".to_owned();
-                Cause::Unauthorized(MissingAccess { why, help })
-            }
+            Self::Http(HttpFailure::Challenged(challenge)) => Cause::Unauthorized(challenged(challenge, url)),
+            Self::Status(answer) => Cause::BadAnswer(bad_answer(answer, self.words(url))),
+            Self::NoAnswer(_) => Cause::BadAnswer(BadAnswer {
+                code: ErrorCode::ProtocolMismatch,
+                what: "does not answer as an MCP server",
+                why: self.words(url),
+                help: Some(WRONG_ADDRESS.to_owned()),
+            }),
             _ if self.never_left() => {
-                Cause::Unreachable(format!("{}: {}", origin_of(url.as_str()), self.words(url)))
+                let why = self.words(url);
+                let help = unreachable_help(&why, url);
+                Cause::Unreachable(format!("{}: {why}", origin_of(url.as_str())), help)
             }
-            _ => Cause::Protocol(self.words(url)),
+            Self::Http(_) => {
+                let help = unreachable_help(&self.words(url), url);
+                Cause::BadAnswer(BadAnswer {
+                    code: ErrorCode::ProtocolMismatch,
+                    what: "broke off its answer",
+                    why: self.words(url),
+                    help,
+                })
+            }
+            Self::SessionEnded(_) | Self::Broken(_) => Cause::Protocol(self.words(url)),
         }
     }
 }
 
+/// A start that was answered with a status that is no success.
+fn bad_answer(answer: &StatusAnswer, why: String) -> BadAnswer {
+    let (code, what, help) = match answer.status.as_u16() {
+        403 => (
+            ErrorCode::LoginRequired,
+            "refuses access",
+            "check `headers`, `url` and what its operator says: the server, or a proxy before it, takes no request from here",
+        ),
+        407 => (
+            ErrorCode::LoginRequired,
+            "is behind a proxy that refuses access",
+            "check the proxy of this machine",
+        ),
+        429 => (ErrorCode::SpawnFailed, "refuses requests for their rate", "try again later"),
+        404 | 405 | 410 | 501 => {
+            (ErrorCode::ProtocolMismatch, "does not answer as an MCP server", WRONG_ADDRESS)
+        }
+        300..400 => (
+            ErrorCode::ProtocolMismatch,
+            "leads elsewhere",
+            "set `url` to where it leads, if that can be trusted",
+        ),
+        500..600 => (
+            ErrorCode::SpawnFailed,
+            "answers with an error of its own",
+            "try again later, or look into the log of the server: it, or a proxy before it, fails",
+        ),
+        _ => (ErrorCode::ProtocolMismatch, "refuses the session", "check `url` and `headers`"),
+    };
+    BadAnswer { code, what, why, help: Some(help.to_owned()) }
+}
+
+/// What to do about an address to which there is no connection, if the reason is known.
+fn unreachable_help(why: &str, url: &Url) -> Option<String> {
+    let has = |parts: &[&str]| parts.iter().any(|part| why.contains(part));
+    let help = if url.scheme() == "https" && has(&["InvalidContentType", "corrupt message", "wrong version"])
+    {
+        "the port speaks no TLS: if that is right, write http:// in `url`"
+    } else if has(&["certificate", "UnknownIssuer", "NotValidForName", "self-signed"]) {
+        "the certificate of the server is not trusted on this machine: check the name in `url`, or install the \
+         certificate of its authority"
+    } else if has(&["lookup address", "dns", "resolve"]) {
+        "check the name of the host in `url`, and the network"
+    } else if url.scheme() == "http" && has(&["invalid HTTP version", "invalid HTTP", "message format"]) {
+        "something else than HTTP answers there: the port may want https:// in `url`"
+    } else {
+        return None;
+    };
+    Some(help.to_owned())
+}
+
 /// What access a user has to give.
-fn missing_access(error: &OauthError) -> MissingAccess {
-    MissingAccess { why: error.what.clone(), help: error.help.clone().unwrap_or_default() }
+fn missing_access(error: &OauthError, challenge: Option<&Challenge>) -> MissingAccess {
+    let help = match challenge {
+        Some(challenge) if challenge.wants_no_token() => {
+            Some("put what it asks for into `headers`, or name and password into `url`".to_owned())
+        }
+        _ => error.help.clone(),
+    };
+    let why = match challenge {
+        Some(challenge) => format!("{} ({challenge})", error.what),
+        None => error.what.clone(),
+    };
+    MissingAccess { why, help: help.unwrap_or_default() }
+}
+
+/// What is to be done about a refusal that no login of ours can answer.
+fn challenged(challenge: &Challenge, url: &Url) -> MissingAccess {
+    let origin = origin_of(url.as_str());
+    match challenge.configured() {
+        Some(refused) => MissingAccess {
+            why: format!("{origin} asks for authorization, and refuses {refused}: {challenge}"),
+            help: "check its value, and `url`: the server was given it, and does not take it".to_owned(),
+        },
+        None => MissingAccess {
+            why: format!("{origin} asks for authorization: {challenge}"),
+            help: "ask its operator what access is needed, and set `headers`".to_owned(),
+        },
+    }
 }
 
 /// An error and what is behind it, each thing once.
@@ -178,7 +320,7 @@ mod tests {
         let url = Url::parse("http://host:1/mcp").unwrap();
         assert_eq!(failure.words(&url), "there is no connection");
         assert!(
-            matches!(failure.into_cause(&url), Cause::Unreachable(why) if why == "http://host:1: there is no connection")
+            matches!(failure.into_cause(&url), Cause::Unreachable(why, None) if why == "http://host:1: there is no connection")
         );
     }
 }

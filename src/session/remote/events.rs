@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use futures_util::FutureExt;
+use serde::de::IgnoredAny;
 
 use crate::http::{
     HttpAnswer, RequestError,
@@ -14,9 +15,10 @@ pub(super) const MAX_MESSAGE: usize = 16 << 20;
 /// Bytes that are taken in before others on this thread have their turn.
 const TURN: usize = 128 << 10;
 
-/// Whether an event is a message of the protocol: some carry an id alone.
+/// Whether an event is a message of the protocol: some carry an id alone, and some servers name them otherwise.
 pub(super) fn is_message(event: &Event) -> bool {
-    event.name.as_deref().is_none_or(|name| name == "message") && !event.data.is_empty()
+    let named = event.name.as_deref().is_none_or(|name| name == "message");
+    !event.failed && !event.data.is_empty() && (named || event.data.contains("\"jsonrpc\""))
 }
 
 /// The events of an answer.
@@ -39,8 +41,21 @@ pub(super) enum StreamEnd {
 
 impl EventStream {
     pub(super) fn new(answer: HttpAnswer) -> Self {
+        Self::after(answer, &[])
+    }
+
+    /// Of an answer whose first bytes were read.
+    pub(super) fn after(answer: HttpAnswer, first: &[u8]) -> Self {
         let (parser, ready) = Default::default();
-        Self { answer, parser, ready, turn: 0, over: false }
+        let mut stream = Self { answer, parser, ready, turn: first.len(), over: false };
+        stream.feed(first);
+        stream
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        let mut events = Vec::new();
+        self.parser.feed(bytes, &mut events);
+        self.ready.extend(events);
     }
 
     /// The next event; none at the end of the answer.
@@ -54,9 +69,7 @@ impl EventStream {
             }
             match self.answer.chunk().await {
                 Ok(Some(chunk)) => {
-                    let mut events = Vec::new();
-                    self.parser.feed(&chunk, &mut events);
-                    self.ready.extend(events);
+                    self.feed(&chunk);
                     if self.parser.held() > MAX_MESSAGE {
                         return Err(StreamEnd::TooLarge);
                     }
@@ -66,7 +79,13 @@ impl EventStream {
                         tokio::task::yield_now().await;
                     }
                 }
-                Ok(None) => self.over = true,
+                Ok(None) => {
+                    self.over = true;
+                    // Some servers leave out the last blank line. What is cut is no message.
+                    let rest = self.parser.take_rest();
+                    self.ready
+                        .extend(rest.filter(|rest| serde_json::from_str::<IgnoredAny>(&rest.data).is_ok()));
+                }
                 Err(error) => {
                     self.over = true;
                     return Err(StreamEnd::Lost(RequestError::Broken(error)));

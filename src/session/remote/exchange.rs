@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use hyper::{HeaderMap, StatusCode, body::Bytes, header::HeaderValue};
+use hyper::{HeaderMap, StatusCode, body::Bytes};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout, timeout_at},
@@ -17,12 +17,13 @@ use tokio::{
 
 use super::{
     connection::{Connection, Origin, Wire},
-    error::RemoteFailure,
+    error::{RemoteFailure, StatusAnswer},
     events::{EventStream, MAX_MESSAGE, StreamEnd, is_message},
-    http::{EVENTS, HttpFailure, JSON, LAST_EVENT_ID, SESSION_ID, content_type, error_body, shown, whole},
+    http::{EVENTS, JSON, SESSION_ID, content_type, whole},
+    session_end, words,
 };
 use crate::{
-    http::HttpAnswer,
+    http::{HttpAnswer, RequestError, retry_after},
     session::{
         connect::handshake::Era,
         result::reply::CallLimits,
@@ -41,16 +42,18 @@ const MAX_RESUMES: u32 = 10;
 /// The pause before that, if the server names none: it doubles, up to a limit.
 const RESUME_PAUSE: Duration = Duration::from_millis(500);
 const MAX_RESUME_PAUSE: Duration = Duration::from_secs(30);
-/// The least pauses, of the stream of a request and of the one that belongs to none: a server that says 0 is not asked
-/// without end.
+/// The least pause: a server that says 0 is not asked without end.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
-const LEAST_LISTEN_PAUSE: Duration = Duration::from_millis(500);
-/// How long the head of a stream may take that belongs to no request: some servers send it with the first event.
-const HEAD_LIMIT: Duration = Duration::from_secs(300);
+/// The pause before a request is sent again that the server has no time for, if it asks for less: it doubles, up to a
+/// limit.
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
+const MAX_BUSY_PAUSE: Duration = Duration::from_secs(30);
 /// How long requests wait for that head: for a server that sends it with the first event they must not wait.
 const LISTENING_LIMIT: Duration = Duration::from_secs(2);
-/// A stream that stood for so long has not failed.
-const STOOD: Duration = Duration::from_secs(10);
+
+/// What is read of a page.
+const MAX_PAGE: usize = 64 << 10;
+const BOM: &[u8] = "\u{feff}".as_bytes();
 
 /// A request to be sent.
 pub(super) struct Outgoing<'a> {
@@ -61,6 +64,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) once: bool,
     /// The server is told when it is given up.
     pub(super) cancel: bool,
+    /// How long it may wait for a server that has no time for it. `None`: within its limit.
+    pub(super) until: Option<Instant>,
     pub(super) exchange: Option<u64>,
     pub(super) listener: Option<Listener>,
     pub(super) form: AnswerForm,
@@ -69,8 +74,43 @@ pub(super) struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// A question, which may be asked again.
     pub(super) fn question(method: &'a str) -> Self {
-        let (headers, exchange, listener) = Default::default();
-        Self { method, headers, once: false, cancel: true, exchange, listener, form: AnswerForm::Decoded }
+        let (headers, exchange, listener, until) = Default::default();
+        Self {
+            method,
+            headers,
+            once: false,
+            cancel: true,
+            until,
+            exchange,
+            listener,
+            form: AnswerForm::Decoded,
+        }
+    }
+
+    /// Whether it opens the session: before that there is none that could be unknown to the server.
+    fn opens(&self) -> bool {
+        matches!(self.method, "initialize" | "server/discover")
+    }
+}
+
+/// The sendings of one request to a server that has no time for it.
+struct Sendings {
+    count: u32,
+    /// It is not waited longer.
+    until: Instant,
+    /// It changes nothing: it is sent again also if it may have been looked at.
+    is_question: bool,
+}
+
+impl Sendings {
+    /// How long to wait before it is sent again. `None`: this answer counts.
+    fn pause(&self, answer: &HttpAnswer) -> Option<Duration> {
+        let is_refused = answer.status == StatusCode::TOO_MANY_REQUESTS
+            || (answer.status == StatusCode::SERVICE_UNAVAILABLE && self.is_question);
+        let asked = retry_after(&answer.headers).filter(|_| is_refused)?.wait?;
+        let own = BUSY_PAUSE.saturating_mul(1 << (self.count - 1).min(16)).min(MAX_BUSY_PAUSE);
+        let left = self.until.saturating_duration_since(Instant::now());
+        [asked.max(own), asked.max(LEAST_PAUSE)].into_iter().find(|pause| *pause < left)
     }
 }
 
@@ -91,7 +131,7 @@ impl Drop for OpenRequest<'_> {
 }
 
 /// How the reading of a stream ended.
-enum Read {
+pub(super) enum Read {
     /// With the answer.
     Answered,
     /// Without it.
@@ -100,12 +140,14 @@ enum Read {
 
 /// Where a stream goes on.
 #[derive(Default)]
-struct Resumption {
-    last_id: Option<String>,
+pub(super) struct Resumption {
+    pub(super) last_id: Option<String>,
     /// As the server says.
-    retry: Option<Duration>,
+    pub(super) retry: Option<Duration>,
     /// Times that it was asked for without an event.
-    fruitless: u32,
+    pub(super) fruitless: u32,
+    /// What it held last that is no message.
+    said: String,
 }
 
 impl Resumption {
@@ -118,7 +160,7 @@ impl Resumption {
     }
 
     /// Waits until the stream may be asked for again. `false`: it was asked for too often.
-    async fn pause(&mut self, least: Duration) -> bool {
+    pub(super) async fn pause(&mut self, least: Duration) -> bool {
         self.fruitless += 1;
         let own = RESUME_PAUSE.saturating_mul(1 << (self.fruitless - 1).min(10)).min(MAX_RESUME_PAUSE);
         sleep(self.retry.unwrap_or(own).max(least)).await;
@@ -137,14 +179,16 @@ impl Connection {
         let (answer, mut answered) = oneshot::channel();
         let course = Arc::<RequestProgress>::default();
         let (listener, form) = (outgoing.listener.clone(), outgoing.form);
-        let exchange = outgoing.exchange;
+        let (exchange, opens) = (outgoing.exchange, outgoing.opens());
+        let until = outgoing.until.unwrap_or_else(|| Instant::now() + call_limits.limit);
+        let sendings = Sendings { count: 1, until, is_question: !outgoing.once && exchange.is_none() };
         let waiting = Waiting { answer, course: course.clone(), listener, form, exchange };
         let Some(id) = self.requests.open(waiting) else { return Err(RemoteFailure::NotSent) };
         let _open = OpenRequest { connection: self, id, cancel: outgoing.cancel };
         let message = text(id);
         self.sent(&message);
         // Boxed: it is large, and its caller may be kept for long.
-        let exchange: BoxFuture<'_, _> = Box::pin(self.exchange(id, outgoing, message.into()));
+        let exchange: BoxFuture<'_, _> = Box::pin(self.exchange(id, outgoing, message.into(), sendings));
         let outcome = async {
             let answer = tokio::select! {
                 biased;
@@ -156,6 +200,9 @@ impl Connection {
                 }
             };
             match answer {
+                Ok(Ok(RpcAnswer::Refused(error))) if !opens && session_end::is_end_error(&error) => {
+                    Err(RemoteFailure::SessionEnded(format!("{} ({})", error.message, error.code.0)))
+                }
                 Ok(Ok(answer)) => Ok(answer),
                 Ok(Err(error)) => Err(RemoteFailure::Broken(error.reason)),
                 Err(_) => Err(RemoteFailure::Ended),
@@ -172,29 +219,36 @@ impl Connection {
         id: i64,
         outgoing: Outgoing<'_>,
         body: Bytes,
+        mut sendings: Sendings,
     ) -> Result<(), RemoteFailure> {
         let origin = Origin { request: Some(id), exchange: outgoing.exchange };
+        let opens = outgoing.opens();
         if outgoing.once || outgoing.exchange.is_some() {
             self.can_be_asked().await;
         }
         let mut headers = self.message_headers();
         headers.extend(outgoing.headers);
-        let mut answer = match self.endpoint.get() {
-            Some(endpoint) => self.http.post_to(endpoint, headers, body).await?,
-            None if outgoing.once => self.http.post_once(headers, body).await?,
-            None => self.http.post(headers, body).await?,
+        let mut answer = loop {
+            let (headers, body) = (headers.clone(), body.clone());
+            let mut answer = match self.endpoint.get() {
+                Some(endpoint) => self.http.post_to(endpoint, headers, body).await?,
+                None if outgoing.once => self.http.post_once(headers, body).await?,
+                None => self.http.post(headers, body).await?,
+            };
+            let Some(pause) = sendings.pause(&answer) else { break answer };
+            // Read to its end, which makes the connection free.
+            let (refused, _) = StatusAnswer::read(&mut answer, sendings.count).await;
+            tracing::debug!(server = %self.sink.server, ?pause, "has no time for a request: {refused}");
+            sleep(pause).await;
+            sendings.count += 1;
         };
         let status = answer.status;
-        if status == StatusCode::NOT_FOUND && self.session.get().is_some() {
-            return Err(self.expire());
-        }
-        let kind = content_type(&answer);
         if !status.is_success() {
-            return self.refused(&mut answer, id).await;
+            return self.refused(&mut answer, (id, opens), sendings.count).await;
         }
         if self.wire == Wire::Sse {
             // What it says beside that is for nobody.
-            let _ = error_body(&mut answer).await;
+            let _ = StatusAnswer::read(&mut answer, 1).await;
             return Ok(());
         }
         if self.wire == Wire::Streamable(Era::Legacy)
@@ -203,56 +257,89 @@ impl Connection {
         {
             let _ = self.session.set(session.clone());
         }
-        match (status, kind.as_deref()) {
-            (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
+        match status {
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
                 // It may come on the stream of what belongs to no request.
-                if !self.listening.load(Relaxed) {
-                    self.unusable(id, format!("HTTP {status}, without an answer"));
+                if self.listening.load(Relaxed) {
+                    return Ok(());
                 }
-                Ok(())
+                Err(RemoteFailure::NoAnswer(format!("HTTP {status}, without an answer")))
             }
-            (_, Some(EVENTS)) => self.read_events(answer, origin).await,
-            (_, Some(JSON) | None) => self.read_body(&mut answer, id, origin).await,
-            (_, Some(kind)) => {
-                let told = shown(&error_body(&mut answer).await, &answer.headers);
-                self.unusable(id, format!("it is `{kind}` in place of JSON or events: {told}"));
-                Ok(())
-            }
+            _ => self.read_answer(answer, id, origin).await,
         }
     }
 
     /// Takes in an answer that is no success: an error of the protocol, if it holds one.
-    async fn refused(self: &Arc<Self>, answer: &mut HttpAnswer, id: i64) -> Result<(), RemoteFailure> {
-        let body = error_body(answer).await;
+    async fn refused(
+        self: &Arc<Self>,
+        answer: &mut HttpAnswer,
+        (id, opens): (i64, bool),
+        sent: u32,
+    ) -> Result<(), RemoteFailure> {
+        let (refused, body) = StatusAnswer::read(answer, sent).await;
+        let error = decode::error_in(&body);
+        let has_session = self.has_session();
+        if !opens && session_end::is_end(refused.status, error.as_ref(), &body, &refused.said, has_session) {
+            return Err(RemoteFailure::SessionEnded(refused.to_string()));
+        }
         let says_itself = !matches!(
-            answer.status,
+            refused.status,
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
         );
         // Servers that do not know the request name another one, or none.
-        if let Some(error) = decode::error_in(&body).filter(|_| says_itself) {
+        if let Some(error) = error.filter(|_| says_itself) {
             self.received(&body);
             self.requests.answer(id, Ok(RpcAnswer::Refused(error)));
             return Ok(());
         }
-        Err(RemoteFailure::Status(answer.status, shown(&body, &answer.headers)))
+        Err(RemoteFailure::Status(refused))
+    }
+
+    /// Reads a good answer: what it is shows its beginning, since some servers give it another type, or none.
+    async fn read_answer(
+        self: &Arc<Self>,
+        mut answer: HttpAnswer,
+        id: i64,
+        origin: Origin,
+    ) -> Result<(), RemoteFailure> {
+        let first = answer.chunk().await.map_err(RequestError::Broken)?.unwrap_or_default();
+        let kind = content_type(&answer);
+        match BodyForm::of(&first, kind.as_deref()) {
+            BodyForm::Events => self.read_events(EventStream::after(answer, &first), origin).await,
+            BodyForm::Json => self.read_body(&mut answer, first.into(), id, origin).await,
+            BodyForm::Other => {
+                let body = whole(&mut answer, first.into(), MAX_PAGE).await?.unwrap_or_default();
+                let (said, kind) = (words::said(&body, &answer.headers), kind.unwrap_or_default());
+                let why = format!("its answer is `{kind}` in place of JSON or events: {said}");
+                Err(RemoteFailure::NoAnswer(why))
+            }
+        }
     }
 
     async fn read_body(
         self: &Arc<Self>,
         answer: &mut HttpAnswer,
+        first: Vec<u8>,
         id: i64,
         origin: Origin,
     ) -> Result<(), RemoteFailure> {
-        let Some(body) = whole(answer, MAX_MESSAGE).await? else {
+        let Some(mut body) = whole(answer, first, MAX_MESSAGE).await? else {
             self.too_large(origin);
             return Ok(());
         };
-        let told = shown(&body[..body.len().min(1000)], &answer.headers);
-        if !self.take_in(body, origin).await? {
-            let told = if told.is_empty() { "<empty>" } else { &told };
-            self.unusable(id, format!("it is not the answer to the request: {told}"));
+        if body.starts_with(BOM) {
+            body.drain(..BOM.len());
         }
-        Ok(())
+        let beginning = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
+        if session_end::is_end_text(&beginning) {
+            return Err(RemoteFailure::SessionEnded(words::of_text(&beginning)));
+        }
+        if self.take_in(body, origin).await? || self.requests.form(id).is_none() {
+            return Ok(());
+        }
+        let said = words::of_text(&beginning);
+        let said = if said.is_empty() { "<empty>" } else { &said };
+        Err(RemoteFailure::NoAnswer(format!("it is not the answer to the request: {said}")))
     }
 
     /// Gives a request an error of ours in place of an answer that cannot be used. The session goes on.
@@ -267,8 +354,11 @@ impl Connection {
     }
 
     /// Reads the events of a request up to its answer, and goes on where they broke off.
-    async fn read_events(self: &Arc<Self>, answer: HttpAnswer, origin: Origin) -> Result<(), RemoteFailure> {
-        let mut stream = EventStream::new(answer);
+    async fn read_events(
+        self: &Arc<Self>,
+        mut stream: EventStream,
+        origin: Origin,
+    ) -> Result<(), RemoteFailure> {
         let mut resumption = Resumption::default();
         loop {
             match self.read(&mut stream, origin, &mut resumption).await? {
@@ -282,7 +372,7 @@ impl Connection {
     }
 
     /// Reads events up to the answer of a request, or to their end.
-    async fn read(
+    pub(super) async fn read(
         self: &Arc<Self>,
         stream: &mut EventStream,
         origin: Origin,
@@ -306,6 +396,12 @@ impl Connection {
                 }
             };
             resumption.fruitless = 0;
+            if origin.request.is_some() && session_end::is_end_text(&event.data) {
+                return Err(RemoteFailure::SessionEnded(words::of_text(&event.data)));
+            }
+            if !event.data.contains("\"jsonrpc\"") {
+                resumption.said = words::of_text(&event.data);
+            }
             if is_message(&event) && self.take_in(event.data.into_bytes(), origin).await? {
                 return Ok(Read::Answered);
             }
@@ -330,8 +426,13 @@ impl Connection {
 
     /// The stream of a request that ended without its answer, from there on.
     async fn resumed(self: &Arc<Self>, resumption: &mut Resumption) -> Result<EventStream, RemoteFailure> {
-        let broken =
-            |what: &str| RemoteFailure::Broken(format!("the stream of its answer ended too early{what}"));
+        let said = match resumption.said.as_str() {
+            "" => String::new(),
+            said => format!("; it held: {said}"),
+        };
+        let broken = |what: &str| {
+            RemoteFailure::Broken(format!("the stream of its answer ended too early{what}{said}"))
+        };
         if self.is_modern() || resumption.last_id.is_none() {
             return Err(broken(""));
         }
@@ -339,34 +440,14 @@ impl Connection {
         while resumption.pause(LEAST_PAUSE).await {
             match self.events_after(resumption.last_id.as_deref()).await {
                 Ok(stream) => return Ok(stream),
-                Err(failure) if is_passing(&failure) => last = Some(failure),
-                Err(RemoteFailure::Status(status, _)) => {
-                    return Err(broken(&format!(", and the server does not resume it: HTTP {status}")));
+                Err(failure) if self.is_passing(&failure) => last = Some(failure),
+                Err(RemoteFailure::Status(refused)) => {
+                    return Err(broken(&format!(", and the server does not resume it: {refused}")));
                 }
                 Err(failure) => return Err(failure),
             }
         }
         Err(last.unwrap_or_else(|| broken("")))
-    }
-
-    /// The stream of what belongs to no request, or the rest of any stream.
-    async fn events_after(&self, last_id: Option<&str>) -> Result<EventStream, RemoteFailure> {
-        let mut headers = self.session_headers();
-        if let Some(id) = last_id {
-            let value = HeaderValue::try_from(id).map_err(|_| {
-                RemoteFailure::Broken("the id of its last event cannot be sent back".to_owned())
-            })?;
-            headers.insert(LAST_EVENT_ID, value);
-        }
-        let (mut answer, _) = self.http.get(headers).await?;
-        if answer.status == StatusCode::NOT_FOUND && self.session.get().is_some() {
-            return Err(self.expire());
-        }
-        if answer.status.is_success() && content_type(&answer).as_deref() == Some(EVENTS) {
-            return Ok(EventStream::new(answer));
-        }
-        let told = error_body(&mut answer).await;
-        Err(RemoteFailure::Status(answer.status, shown(&told, &answer.headers)))
     }
 
     /// Waits until the stream of what belongs to no request is open, or known not to be: a server may ask there for what a
@@ -380,44 +461,34 @@ impl Connection {
             let _ = answered.set(());
         }
     }
-
-    /// Listens to what belongs to no request, for as long as the server has a stream for that.
-    pub(super) async fn listen(self: Arc<Self>) {
-        let set_listening = |on| self.listening.store(on, Relaxed);
-        let mut resumption = Resumption::default();
-        set_listening(true);
-        loop {
-            let began = Instant::now();
-            let stream = timeout(HEAD_LIMIT, self.events_after(resumption.last_id.as_deref())).await;
-            let _ = self.listened.1.set(());
-            match stream {
-                Ok(Ok(mut stream)) => {
-                    let Ok(Read::Ended) = self.read(&mut stream, Origin::default(), &mut resumption).await
-                    else {
-                        break;
-                    };
-                }
-                Ok(Err(failure)) if !is_passing(&failure) => break,
-                Ok(Err(_)) | Err(_) => {}
-            }
-            if began.elapsed() >= STOOD {
-                resumption.fruitless = 0;
-            }
-            if !resumption.pause(LEAST_LISTEN_PAUSE).await {
-                break;
-            }
-        }
-        set_listening(false);
-    }
 }
 
-/// Whether it may be otherwise a moment later.
-fn is_passing(failure: &RemoteFailure) -> bool {
-    match failure {
-        RemoteFailure::Http(HttpFailure::Unanswered(_)) => true,
-        RemoteFailure::Status(status, _) => {
-            *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
+/// What a body is.
+enum BodyForm {
+    Json,
+    Events,
+    /// A page, say.
+    Other,
+}
+
+impl BodyForm {
+    /// By its first bytes, and by the type that it is said to have if these do not tell.
+    fn of(first: &[u8], kind: Option<&str>) -> Self {
+        let first = first.strip_prefix(BOM).unwrap_or(first).trim_ascii_start();
+        match first {
+            [b'{' | b'[', ..] => Self::Json,
+            [b'<', ..] => Self::Other,
+            _ if [&b"data:"[..], b"event:", b"id:", b"retry:", b":"]
+                .iter()
+                .any(|field| first.starts_with(field)) =>
+            {
+                Self::Events
+            }
+            _ => match kind {
+                Some(EVENTS) => Self::Events,
+                Some(JSON) | None => Self::Json,
+                Some(_) => Self::Other,
+            },
         }
-        _ => false,
     }
 }

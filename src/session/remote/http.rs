@@ -1,27 +1,32 @@
 //! Requests to one remote server: where they go, who vouches for them, and what kind of answer there is.
 //!
 //! A tool call is sent once: no redirect repeats it. Other requests follow redirects within the origin, and later ones,
-//! calls included, go where those led.
+//! calls included, go where those led. What goes over side channels (the stream of notices, the end of a session) asks
+//! nobody for access.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use encoding_rs::{Encoding, UTF_8};
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, StatusCode,
     body::Bytes,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::timeout};
 use url::Url;
 
+use super::{challenge::Challenge, words};
 use crate::{
     config::HttpEndpoint,
     http::{self, HttpAnswer, HttpClient, HttpClients, REDIRECTS, RequestError},
     oauth::{Attempts, Authorizer, OauthError, Refusal},
+    tool::ServerName,
 };
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -31,9 +36,9 @@ pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) const JSON: &str = "application/json";
 
-/// Limit of what is read of an answer that is no success, and the most characters of it that an error shows.
+/// Limit of what is read of an answer that is no success, in bytes and time.
 const MAX_ERROR: usize = 64 << 10;
-const MAX_TOLD: usize = 256;
+const ERROR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request got no answer that can be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -46,49 +51,23 @@ pub(super) enum HttpFailure {
     Moved(Url),
     /// The server wants to know who asks.
     #[error("{0}")]
-    Challenged(Challenge),
-    /// It was refused, and there is no token with which it would not be.
-    #[error(transparent)]
-    NotAuthorized(OauthError),
+    Challenged(Box<Challenge>),
+    /// It was refused, if it was sent at all, and there is no token with which it would not be.
+    #[error("{0}")]
+    NotAuthorized(OauthError, Option<Box<Challenge>>),
 }
 
-/// A refusal for want of authorization.
-#[derive(Debug)]
-pub(super) struct Challenge {
-    pub(super) status: StatusCode,
-    /// The header `WWW-Authenticate`.
-    pub(super) wants: String,
-}
+/// Whether the one warning about a server's side channels was given.
+#[derive(Clone, Default)]
+struct Warned(Arc<AtomicBool>);
 
-impl Challenge {
-    fn of(answer: &HttpAnswer) -> Option<Self> {
-        let status = answer.status;
-        let wants = answer.headers.get_all(WWW_AUTHENTICATE).iter();
-        let wants: Vec<&str> = wants.filter_map(|wants| wants.to_str().ok()).collect();
-        let wants = wants.join(", ");
-        let is_challenge =
-            status == StatusCode::UNAUTHORIZED || (status == StatusCode::FORBIDDEN && !wants.is_empty());
-        is_challenge.then_some(Self { status, wants })
-    }
-
-    /// The scope that it names, in quotes or without.
-    fn scope(&self) -> Option<&str> {
-        const KEY: &str = "scope=";
-        let at = self.wants.to_ascii_lowercase().find(KEY)? + KEY.len();
-        let value = &self.wants[at..];
-        let scope = match value.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"')?.0,
-            None => value.split([',', ';', ' ', '\t']).next()?,
-        };
-        (!scope.is_empty()).then_some(scope)
-    }
-}
-
-impl std::fmt::Display for Challenge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HTTP {}", self.status)?;
-        self.scope().map_or(Ok(()), |scope| write!(f, ": it asks for the scope `{scope}`"))
-    }
+/// How much is done to have a request accepted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// A token is got for it.
+    Full,
+    /// It has the token that is there.
+    Side,
 }
 
 /// The way to one server. Clones share it.
@@ -107,6 +86,8 @@ struct RemoteHttpState {
     rests: Mutex<JoinSet<()>>,
     /// Where redirects of POST requests led.
     moved: Mutex<Option<Url>>,
+    /// The server was complained about for its stream of notices. All connections to it share this.
+    warned: Warned,
     /// Has the tokens of the server, unless the configuration has its credentials.
     authorizer: Option<Arc<Authorizer>>,
 }
@@ -115,6 +96,7 @@ impl RemoteHttp {
     /// # Errors
     /// What of the settings no request may hold, in words.
     pub(super) fn new(
+        server: &ServerName,
         endpoint: &HttpEndpoint,
         clients: &HttpClients,
         authorizer: Option<Arc<Authorizer>>,
@@ -131,6 +113,7 @@ impl RemoteHttp {
             (clients.tools_for(&endpoint.url), clients.unpooled_tools_for(&endpoint.url));
         let (stalls, rests, moved) = Default::default();
         let (pooled, unpooled) = (pooled.clone(), unpooled.clone());
+        let warned = clients.shared(&format!("{server} {}", url.origin().ascii_serialization()));
         Ok(Self(Arc::new(RemoteHttpState {
             url,
             headers,
@@ -139,12 +122,23 @@ impl RemoteHttp {
             stalls,
             rests,
             moved,
+            warned,
             authorizer,
         })))
     }
 
     pub(super) fn url(&self) -> &Url {
         &self.0.url
+    }
+
+    /// Whether a warning about side channels is the first one.
+    pub(super) fn warns_first(&self) -> bool {
+        !self.0.warned.0.swap(true, Relaxed)
+    }
+
+    /// Whether requests have tokens that are got for them.
+    pub(super) fn has_login(&self) -> bool {
+        self.0.authorizer.is_some()
     }
 
     /// Whether each request has a new connection.
@@ -159,12 +153,12 @@ impl RemoteHttp {
 
     /// Sends a tool call, once.
     pub(super) async fn post_once(&self, headers: HeaderMap, body: Bytes) -> Result<HttpAnswer, HttpFailure> {
-        self.send(Method::POST, &self.place(), headers, body).await
+        self.send(Method::POST, &self.place(), headers, body, Effort::Full).await
     }
 
     /// Sends a message that may be sent again, to where a redirect within the origin leads.
     pub(super) async fn post(&self, headers: HeaderMap, body: Bytes) -> Result<HttpAnswer, HttpFailure> {
-        let (answer, at) = self.follow(Method::POST, self.place(), &headers, &body).await?;
+        let (answer, at) = self.follow(Method::POST, self.place(), &headers, &body, Effort::Full).await?;
         if let Some(at) = at {
             *self.0.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
         }
@@ -178,20 +172,33 @@ impl RemoteHttp {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<HttpAnswer, HttpFailure> {
-        self.send(Method::POST, to, headers, body).await
+        self.send(Method::POST, to, headers, body, Effort::Full).await
     }
 
-    /// Asks for events; gives where they come from, too.
-    pub(super) async fn get(&self, mut headers: HeaderMap) -> Result<(HttpAnswer, Url), HttpFailure> {
+    /// Asks for the events that are the whole connection; gives where they come from, too.
+    pub(super) async fn get(&self, headers: HeaderMap) -> Result<(HttpAnswer, Url), HttpFailure> {
+        self.get_with(headers, Effort::Full).await
+    }
+
+    /// Asks for events over a side channel.
+    pub(super) async fn get_beside(&self, headers: HeaderMap) -> Result<HttpAnswer, HttpFailure> {
+        self.get_with(headers, Effort::Side).await.map(|(answer, _)| answer)
+    }
+
+    async fn get_with(
+        &self,
+        mut headers: HeaderMap,
+        effort: Effort,
+    ) -> Result<(HttpAnswer, Url), HttpFailure> {
         headers.insert(ACCEPT, HeaderValue::from_static(EVENTS));
         let place = self.place();
-        let (answer, at) = self.follow(Method::GET, place.clone(), &headers, &Bytes::new()).await?;
+        let (answer, at) = self.follow(Method::GET, place.clone(), &headers, &Bytes::new(), effort).await?;
         Ok((answer, at.unwrap_or(place)))
     }
 
     /// Ends a session.
     pub(super) async fn delete(&self, headers: HeaderMap) -> Result<(), HttpFailure> {
-        self.follow(Method::DELETE, self.place(), &headers, &Bytes::new()).await.map(drop)
+        self.follow(Method::DELETE, self.place(), &headers, &Bytes::new(), Effort::Side).await.map(drop)
     }
 
     /// Where requests go.
@@ -207,10 +214,11 @@ impl RemoteHttp {
         mut to: Url,
         headers: &HeaderMap,
         body: &Bytes,
+        effort: Effort,
     ) -> Result<(HttpAnswer, Option<Url>), HttpFailure> {
         let mut led = None;
         for _ in 0..REDIRECTS {
-            match self.send(method.clone(), &to, headers.clone(), body.clone()).await {
+            match self.send(method.clone(), &to, headers.clone(), body.clone(), effort).await {
                 Err(HttpFailure::Moved(at)) => {
                     to = self.with_credentials(at);
                     led = Some(to.clone());
@@ -218,7 +226,7 @@ impl RemoteHttp {
                 outcome => return outcome.map(|answer| (answer, led)),
             }
         }
-        self.send(method, &to, headers.clone(), body.clone()).await.map(|answer| (answer, led))
+        self.send(method, &to, headers.clone(), body.clone(), effort).await.map(|answer| (answer, led))
     }
 
     /// `to`, an address of this origin, with the configured name and password: neither a redirect nor an event repeats
@@ -237,12 +245,14 @@ impl RemoteHttp {
         to: &Url,
         headers: HeaderMap,
         body: Bytes,
+        effort: Effort,
     ) -> Result<HttpAnswer, HttpFailure> {
         let Some(authorizer) = self.0.authorizer.as_deref() else {
             return self.send_with(None, method, to, headers, body).await;
         };
         let mut attempts = Attempts::default();
-        let mut token = authorizer.bearer().await.map_err(HttpFailure::NotAuthorized)?;
+        let unasked = |error| HttpFailure::NotAuthorized(error, None);
+        let mut token = authorizer.bearer().await.map_err(unasked)?;
         loop {
             let sent = self.send_with(token.as_deref(), method.clone(), to, headers.clone(), body.clone());
             let challenge = match sent.await {
@@ -255,11 +265,15 @@ impl RemoteHttp {
                     return Ok(answer);
                 }
             };
+            if effort == Effort::Side || (token.is_none() && challenge.is_about_configured()) {
+                return Err(HttpFailure::Challenged(challenge));
+            }
             let (status, www_authenticate) = (challenge.status.as_u16(), challenge.wants.as_str());
             let refusal = Refusal { status, www_authenticate, used: token.as_deref() };
-            match authorizer.answer(&refusal, &mut attempts).await.map_err(HttpFailure::NotAuthorized)? {
-                Some(better) => token = Some(better),
-                None => return Err(HttpFailure::Challenged(challenge)),
+            match authorizer.answer(&refusal, &mut attempts).await {
+                Ok(Some(better)) => token = Some(better),
+                Ok(None) => return Err(HttpFailure::Challenged(challenge)),
+                Err(error) => return Err(HttpFailure::NotAuthorized(error, Some(challenge))),
             }
         }
     }
@@ -277,9 +291,11 @@ impl RemoteHttp {
         self.authorize(request.headers_mut(), token);
         *request.body_mut() = Full::new(body);
         let client = if self.0.stalls.load(Relaxed) { &self.0.unpooled } else { &self.0.pooled };
-        let answer = client.send(request).await?;
-        if let Some(challenge) = Challenge::of(&answer) {
-            return Err(HttpFailure::Challenged(challenge));
+        let mut answer = client.send(request).await?;
+        if Challenge::is_in(&answer) {
+            let said = words::said(&error_body(&mut answer).await, &answer.headers);
+            let challenge = Challenge::new(&answer, said, &self.0.url, &self.0.headers);
+            return Err(HttpFailure::Challenged(Box::new(challenge)));
         }
         match http::moved(&answer, to) {
             Some(at) if answer.status != StatusCode::SEE_OTHER => Err(HttpFailure::Moved(at)),
@@ -314,12 +330,15 @@ pub(super) fn content_type(answer: &HttpAnswer) -> Option<String> {
     Some(kind.split(';').next().unwrap_or_default().trim().to_owned())
 }
 
-/// The whole body. `Ok(None)`: it has more than `limit` bytes.
-pub(super) async fn whole(answer: &mut HttpAnswer, limit: usize) -> Result<Option<Vec<u8>>, RequestError> {
+/// The whole body, of which `body` was read. `Ok(None)`: it has more than `limit` bytes.
+pub(super) async fn whole(
+    answer: &mut HttpAnswer,
+    mut body: Vec<u8>,
+    limit: usize,
+) -> Result<Option<Vec<u8>>, RequestError> {
     if answer.length().is_some_and(|length| length > limit as u64) {
         return Ok(None);
     }
-    let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(RequestError::Broken)? {
         if chunk.len() > limit - body.len() {
             return Ok(None);
@@ -329,44 +348,18 @@ pub(super) async fn whole(answer: &mut HttpAnswer, limit: usize) -> Result<Optio
     Ok(Some(body))
 }
 
-/// The body of an answer that is no success, as far as it is there.
+/// The body of an answer that is no success, as far as it is there in time.
 pub(super) async fn error_body(answer: &mut HttpAnswer) -> Vec<u8> {
-    whole(answer, MAX_ERROR).await.ok().flatten().unwrap_or_default()
-}
-
-/// The beginning of a text in an error, by the encoding that its type names.
-pub(super) fn shown(body: &[u8], headers: &HeaderMap) -> String {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let named = kind.split(';').find_map(|part| part.trim().strip_prefix("charset="));
-    let encoding = named.and_then(|name| Encoding::for_label(name.trim_matches('"').as_bytes()));
-    let text = encoding.unwrap_or(UTF_8).decode(body).0;
-    text.trim().chars().take(MAX_TOLD).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_scope_is_found_in_an_http_refusal() {
-        for (wants, found) in [
-            (
-                r#"Bearer error="insufficient_scope", scope="files:read files:write""#,
-                Some("files:read files:write"),
-            ),
-            ("Bearer scope=read:data, error=none", Some("read:data")),
-            (r#"Bearer error="invalid_token""#, None),
-            ("Bearer scope=\"open", None),
-        ] {
-            let challenge = Challenge { status: StatusCode::FORBIDDEN, wants: wants.to_owned() };
-            assert_eq!(challenge.scope(), found);
+    let mut body = Vec::new();
+    let reading = async {
+        while let Ok(Some(chunk)) = answer.chunk().await {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_ERROR {
+                break;
+            }
         }
-    }
-
-    #[test]
-    fn text_is_decoded_by_its_charset() {
-        let headers = |kind| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        assert_eq!(shown(b"gr\xfc\xdfe", &headers("text/plain; charset=\"iso-8859-1\"")), "grüße");
-        assert_eq!(shown("\u{feff}grüße".as_bytes(), &headers("application/json")), "grüße");
-    }
+    };
+    let _ = timeout(ERROR_LIMIT, reading).await;
+    body.truncate(MAX_ERROR);
+    body
 }

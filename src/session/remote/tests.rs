@@ -126,7 +126,8 @@ async fn open(
     let parts = (Health::remote(&secrets), Truncator::new(&config, &Outputs::new(None)), tap);
     let client = ClientSide { messages: Some(heard.clone()), ..ClientSide::default() };
     let clients = RemoteClients::new(&HttpConfig::default()).unwrap();
-    let opened = Remote::with((&endpoint, None), &clients, parts, &client).unwrap().open(None).await;
+    let opened = Remote::with((&endpoint, None), &clients, parts, &client).unwrap();
+    let opened = opened.open(None, std::time::Instant::now() + NEVER).await;
     (opened.unwrap_or_else(|cause| panic!("{cause:?}")), hearing, (serving, listener))
 }
 

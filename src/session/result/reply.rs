@@ -29,8 +29,20 @@ pub(in crate::session) enum NoReply {
     Timeout(Duration),
     /// It was refused for want of access, and not carried out. The session goes on.
     Unauthorized(MissingAccess),
-    /// Anything else, in words.
-    Broken(String),
+    /// It was refused before it was carried out. The session goes on.
+    Refused(Refusal),
+    /// The server does not know the session, in its words, and has not carried it out.
+    SessionEnded(String),
+    /// Whether it was carried out is not known, and why. The session goes on.
+    Unknown(String),
+}
+
+/// A refusal over HTTP.
+#[derive(Debug)]
+pub(in crate::session) struct Refusal {
+    pub(in crate::session) status: u16,
+    /// With what the server said.
+    pub(in crate::session) why: String,
 }
 
 /// Why a remote server refuses a request, and what gives access to it.

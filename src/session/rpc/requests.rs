@@ -263,6 +263,11 @@ impl RequestTable {
         self.raw.store(0, Relaxed);
     }
 
+    /// Whether requests wait for their answers.
+    pub(in crate::session) fn is_busy(&self) -> bool {
+        !self.requests().open.is_empty()
+    }
+
     /// Whether the connection has ended.
     pub(in crate::session) fn is_ended(&self) -> bool {
         self.requests().ended

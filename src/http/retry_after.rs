@@ -1,0 +1,89 @@
+//! Reads `Retry-After`: seconds, whole or not, or a date.
+
+use std::time::{Duration, SystemTime};
+
+use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
+
+/// The longest value that is shown.
+const MAX_SHOWN: usize = 60;
+
+/// What an answer asks for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RetryAfter {
+    /// What is longer than can be counted is [`Duration::MAX`]. `None`: it is neither a number nor a date.
+    pub(crate) wait: Option<Duration>,
+    /// As it is written.
+    pub(crate) text: String,
+}
+
+/// The wait that an answer asks for.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<RetryAfter> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = seconds(text).or_else(|| date(text, headers));
+    Some(RetryAfter { wait, text: text.chars().take(MAX_SHOWN).collect() })
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.parse().ok()?;
+    match seconds {
+        _ if seconds.is_nan() => None,
+        _ if seconds < 0.0 => Some(Duration::ZERO),
+        _ => Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)),
+    }
+}
+
+/// An HTTP date, measured by the server's own clock where it tells it.
+fn date(text: &str, headers: &HeaderMap) -> Option<Duration> {
+    let until = read(text)?;
+    let told = headers.get(DATE).and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
+    Some(until.duration_since(told.unwrap_or_else(SystemTime::now)).unwrap_or_default())
+}
+
+/// A date, whatever day of the week it names: some name a wrong one.
+fn read(text: &str) -> Option<SystemTime> {
+    const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    let with = |day: &str, rest: &str| httpdate::parse_http_date(&format!("{day},{rest}")).ok();
+    let (_, rest) = text.split_once(',').unwrap_or_default();
+    httpdate::parse_http_date(text).ok().or_else(|| DAYS.iter().find_map(|day| with(day, rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_wait_is_read() {
+        let now = "Sun, 06 Nov 1994 08:49:37 GMT";
+        for (value, expected) in [
+            ("2", Some(Duration::from_secs(2))),
+            (" 1.5 ", Some(Duration::from_millis(1500))),
+            ("0", Some(Duration::ZERO)),
+            ("-3", Some(Duration::ZERO)),
+            ("1e300", Some(Duration::MAX)),
+            ("inf", Some(Duration::MAX)),
+            ("99999999999999999999999", Some(Duration::MAX)),
+            ("Sun, 06 Nov 1994 08:50:07 GMT", Some(Duration::from_secs(30))),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(Duration::ZERO)),
+            ("NaN", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let pairs = [(DATE, now), (RETRY_AFTER, value)];
+            let pairs = pairs.map(|(name, value)| (name, HeaderValue::from_str(value).unwrap()));
+            let read = retry_after(&HeaderMap::from_iter(pairs)).unwrap();
+            assert_eq!(read.wait, expected, "{value}");
+            assert_eq!(read.text, value.trim());
+        }
+        assert_eq!(retry_after(&HeaderMap::new()), None);
+        // It is a Thursday.
+        for day in ["Thu", "Fri"] {
+            let text = format!("{day}, 31 Dec 2099 23:59:59 GMT");
+            let value = HeaderValue::from_str(&text).unwrap();
+            let read = retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)])).unwrap();
+            assert!(read.wait.is_some_and(|wait| wait > Duration::from_secs(1_000_000_000)), "{read:?}");
+            assert_eq!(read.text, text);
+        }
+    }
+}
