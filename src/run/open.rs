@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     CASSETTE, Cassette, Folder, NotResumed, Run, RunEvent, StartedRun, Totals,
     manifest::{About, manifest},
-    resume::{Make, digest, find},
+    resume::{Make, Resume, begin_alone, digest, find},
     started::Servers,
 };
 use crate::{
@@ -84,6 +84,11 @@ impl Run {
             return Err(Error::input(what, Some(help.to_owned())));
         }
         let make = Make::of(&self);
+        // Until the run has its journal: another process that begins at the same time would not find it.
+        let _beginning = match (&self.folder, &self.resume) {
+            (Folder::Below(_), Resume::Never) | (Folder::Of(..), _) => None,
+            (Folder::Below(runs), _) => begin_alone(runs),
+        };
         let (found, not_resumed) = match (&self.folder, &self.cassette) {
             (Folder::Below(runs), None) => find(runs, &make, &self.resume)?,
             _ => (None, None),

@@ -1,10 +1,10 @@
 //! Finds the run that a new one continues.
 
 use std::{
-    fs,
+    fs::{self, File, TryLockError},
     num::NonZeroU32,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ use crate::{
     text::short_hex,
 };
 
+/// How long others are waited for that begin a run, and how often they are looked for.
+const BEGINS: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
 /// Largest `run.json` that is read.
 const LONGEST: u64 = 16 << 20;
 
@@ -132,6 +135,22 @@ pub struct NotResumed {
     pub run: String,
     /// Why, as in "it has another model".
     pub reason: &'static str,
+}
+
+/// Waits while another process begins a run below `runs`, and keeps others waiting until the value is dropped. `None`: it
+/// cannot be waited for.
+pub(super) fn begin_alone(runs: &Path) -> Option<File> {
+    fs::create_dir_all(runs).ok()?;
+    let folder = File::open(runs).ok()?;
+    for _ in 0..BEGINS.as_millis() / PAUSE.as_millis() {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            // Some file systems have no locks of folders.
+            Err(TryLockError::Error(_)) => return None,
+        }
+    }
+    None
 }
 
 /// The run below `runs` that goes on, or why the last one of the same tasks does not.
