@@ -63,6 +63,8 @@ pub(super) struct Make {
     /// Of a profile and of single settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    until_pass: bool,
 }
 
 impl Make {
@@ -74,6 +76,7 @@ impl Make {
             model: run.model.as_ref().map(LlmClient::model_label).map(str::to_owned),
             configuration: text.map(|text| short_hex(Sha256::new_with_prefix(text))),
             settings: (!overrides.is_empty()).then(|| digest(overrides)),
+            until_pass: run.until_pass,
         }
     }
 
@@ -83,6 +86,9 @@ impl Make {
             () if self.model != other.model => Some("another model"),
             () if self.configuration != other.configuration => Some("another configuration"),
             () if self.settings != other.settings => Some("another profile or other settings"),
+            () if self.until_pass != other.until_pass => {
+                Some("samples that do not end at the same point (--until-pass)")
+            }
             () => None,
         }
     }
