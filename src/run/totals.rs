@@ -81,8 +81,9 @@ impl Totals {
         Self { samples, ..Self::default() }
     }
 
-    /// No sample follows one that has passed.
-    pub(super) fn until_pass(mut self, until_pass: bool) -> Self {
+    /// Of a run in which no sample of a task follows one that has passed, if it is one.
+    #[must_use]
+    pub fn until_pass(mut self, until_pass: bool) -> Self {
         self.samples = self.samples.map(|samples| samples.until_pass(until_pass));
         self
     }

@@ -204,12 +204,12 @@ async fn samples_come_to_pass_at_k_and_a_majority() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_end_with_the_first_right_one() {
-    // `a` is right at once, `b` at the third time, `c` never.
+    // `a` is right at once, `b` at the third time, `c` never, `d` at the second time.
     let asked = std::sync::Mutex::new(std::collections::HashMap::new());
     let agent = Model::choosing(move |_, body| {
         let mut asked = asked.lock().unwrap();
         let times = asked.entry(question(body)).and_modify(|times| *times += 1).or_insert(1);
-        let right = [("a", 1), ("b", 3)].contains(&(question(body).as_str(), *times));
+        let right = [("a", 1), ("b", 3), ("d", 2)].contains(&(question(body).as_str(), *times));
         say(if right { "42" } else { "43" })
     });
     let task = |id: &str| json!({"id": id, "input": format!("ask:{id} ?"), "target": "42"});
@@ -227,9 +227,17 @@ async fn samples_end_with_the_first_right_one() {
         (&manifest["tasks_total"], &manifest["totals"]["samples"]["until_pass"]),
         (&json!(8), &json!(true))
     );
-    bench.file("tasks.jsonl", &task("a2").to_string().replace("ask:a2", "ask:b"));
-    // Right at the fourth time: what was tried before does not count against it.
-    assert_eq!(code(&bench.run(&["run", "tasks.jsonl", "--k", "2", "--until-pass"])), 100);
+    bench.file("tasks.jsonl", &task("d").to_string());
+    let done = bench.run(&["run", "tasks.jsonl", "--k", "4", "--until-pass"]);
+    assert_eq!(code(&done), 0, "what failed before does not count: {}", err(&done));
+    let id = err(&done).rsplit("| run ").next().unwrap().split_whitespace().next().unwrap().to_owned();
+    let shown = bench.run(&["runs", "show", &id]);
+    assert!(
+        out(&shown).contains("pass@1 0.0%  pass@2 100.0%  pass@4 100.0%"),
+        "{} {}",
+        out(&shown),
+        err(&shown)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
