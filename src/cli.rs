@@ -84,6 +84,7 @@ const AFTER_HELP: &str = "Exit codes:
   8    a server broke the protocol
   9    a process survived teardown
   10   the tools or the package of a server differ from toolcrib.lock
+  11   another process works on the run
   78   no model is configured
   100  some tasks failed
   101  some tasks errored

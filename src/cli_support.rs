@@ -29,6 +29,11 @@ pub fn search_tokens(servers: &[(crate::ServerName, usize)]) -> usize {
     crate::gateway::search_tokens(servers)
 }
 
+/// The options of a manager that is towards its servers what `toolcrib serve` is: a client that can be asked everything.
+pub fn as_shared_client(options: crate::StartOptions) -> crate::StartOptions {
+    crate::gateway::as_shared_client(options)
+}
+
 /// Whether a character is not seen but does something: it steers a terminal or the direction of text, or takes no
 /// place.
 pub fn is_unseen(letter: char) -> bool {

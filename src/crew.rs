@@ -106,7 +106,8 @@ impl<T: CrewAgent + ?Sized> CrewAgent for Box<T> {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CrewConfig {
-    /// Decisions under way at once; all of them, if it is not set. Apart from this, a model's endpoint has its own
+    /// Decisions under way at once; all of them, if it is not set. With fewer than agents a tick takes several decisions one
+    /// after the other ([`StepReport::waves`]). Apart from this, a model's endpoint has its own
     /// limit ([`LlmConfig::max_in_flight`](crate::LlmConfig)).
     pub width: Option<NonZeroUsize>,
     /// Limit of one decision, counted from when it begins, not from when it queues for `width`.
@@ -152,6 +153,7 @@ struct AgentProgress<R, A> {
     rounds: u32,
     queued: Duration,
     took: Duration,
+    blocked: Duration,
 }
 
 enum Stage<R, A> {
@@ -165,7 +167,15 @@ enum Stage<R, A> {
 impl<R, A> Default for AgentProgress<R, A> {
     fn default() -> Self {
         let none = Duration::ZERO;
-        Self { stage: Stage::New, error: None, attempts: 0, rounds: 0, queued: none, took: none }
+        Self {
+            stage: Stage::New,
+            error: None,
+            attempts: 0,
+            rounds: 0,
+            queued: none,
+            took: none,
+            blocked: none,
+        }
     }
 }
 
@@ -317,9 +327,16 @@ impl<A: CrewAgent> Crew<A> {
             rounds: place.rounds,
             queued: place.queued,
             took: place.took,
+            blocked: place.blocked,
         };
-        let agents = self.agents.iter().zip(&mut self.places).map(outcome).collect();
-        StepReport { tick: self.tick, wall: began.elapsed(), agents }
+        let agents: Vec<_> = self.agents.iter().zip(&mut self.places).map(outcome).collect();
+        for agent in agents.iter().filter(|agent| agent.blocked > Duration::ZERO) {
+            let (name, blocked) = (&agent.agent, agent.blocked);
+            tracing::warn!(agent = name, ?blocked, "its decision held up those of the others");
+        }
+        let asked = agents.iter().filter(|agent| agent.rounds > 0).count();
+        let waves = self.config.width.map_or(asked.min(1), |width| asked.div_ceil(width.get()));
+        StepReport { tick: self.tick, wall: began.elapsed(), waves, agents }
     }
 }
 

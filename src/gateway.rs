@@ -66,6 +66,12 @@ use crate::{
     tool::ServerName,
 };
 
+/// The options of a manager that is towards its servers what a gateway is, without clients.
+#[cfg(feature = "cli")]
+pub(crate) fn as_shared_client(options: crate::StartOptions) -> crate::StartOptions {
+    options.client(Router::shared_identity())
+}
+
 /// A list of tools can change without an event: it is looked at as often.
 const LOOK: Duration = Duration::from_secs(1);
 

@@ -110,6 +110,8 @@ pub struct Run {
     synced: bool,
     /// How often each task is carried out.
     samples: NonZeroU32,
+    /// The samples of a task are carried out one after the other, until one has passed.
+    until_pass: bool,
     scoring: ScoringSetup,
     budget: BudgetLimits,
     /// Tasks come from a store that workers share; it has no tasks and no journal of its own.
@@ -201,6 +203,7 @@ impl Run {
             resume: Resume::Never,
             synced: true,
             samples,
+            until_pass: false,
             scoring: ScoringSetup::default(),
             budget: BudgetLimits::default(),
             is_worker: false,
@@ -230,6 +233,24 @@ impl Run {
     #[must_use]
     pub fn samples(self, samples: NonZeroU32) -> Self {
         Self { samples, ..self }
+    }
+
+    /// Carries out the samples of each task one after the other, and no further one once a sample has passed: pass@k for
+    /// fewer requests. See [`SampleFigures`](crate::score::SampleFigures) for what is left of the figures.
+    #[must_use]
+    pub fn until_pass(self, until_pass: bool) -> Self {
+        Self { until_pass, ..self }
+    }
+
+    /// How many samples are carried out one after the other at least, if all of them are: their number, divided by how many run
+    /// at once and rounded up.
+    pub fn waves(&self) -> usize {
+        self.samples_in_all().div_ceil(self.jobs.get())
+    }
+
+    /// How many tasks run at once.
+    pub fn jobs_at_once(&self) -> NonZeroUsize {
+        self.jobs
     }
 
     /// How often each task is carried out.

@@ -248,7 +248,8 @@ impl Starter {
             return None;
         }
         let cache = self.connect_context.cache.as_ref()?;
-        let mut known = cache.recall(name, &Fingerprint::of(config)?)?;
+        let capabilities = &self.connect_context.client.identity.capabilities;
+        let mut known = cache.recall(name, &Fingerprint::of(config, capabilities)?)?;
         known.tools = Session::admitted(config, &self.connect_context, known.tools)?;
         let row = ServerStart {
             name: name.clone(),

@@ -1,9 +1,10 @@
 //! `files`: list, read and search below one folder. Nothing outside it, symbolic links included: every path
-//! is opened through a capability on that folder, which the operating system and cap-std hold to it.
+//! is opened through a capability on that folder, which the operating system and cap-std hold to it. Of an absolute path
+//! that begins with the folder's own, the rest is opened so.
 
 use std::{
     io::Read,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -37,12 +38,14 @@ const MAX_DEPTH: usize = 32;
 /// One folder.
 pub(crate) struct Files {
     root: Dir,
+    /// Its absolute paths: as it is configured, and without symbolic links.
+    places: Vec<PathBuf>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct List {
-    /// Folder, relative to the root. Default: the root.
+    /// Folder, relative to the root or absolute. Default: the root.
     #[serde(default)]
     path: Option<String>,
     /// Also list what is in the folders below. Default: false.
@@ -53,7 +56,7 @@ struct List {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadFile {
-    /// File, relative to the root.
+    /// File, relative to the root or absolute.
     path: String,
     /// First line wanted, from 1. Default: 1.
     #[serde(default)]
@@ -68,7 +71,7 @@ struct ReadFile {
 struct Search {
     /// Regular expression that a line must match.
     pattern: String,
-    /// Folder or file to search, relative to the root. Default: the root.
+    /// Folder or file to search, relative to the root or absolute. Default: the root.
     #[serde(default)]
     path: Option<String>,
     /// Only files whose path matches this glob, for instance `*.rs` or `docs/**`.
@@ -88,9 +91,26 @@ impl Files {
     /// Opens the folder `root`.
     pub(super) fn open(root: &Path) -> Result<Self, String> {
         let opened = Dir::open_ambient_dir(root, ambient_authority());
-        opened
-            .map(|root| Self { root })
-            .map_err(|error| format!("cannot open the folder {}: {error}", root.display()))
+        let opened = opened.map_err(|error| format!("cannot open the folder {}: {error}", root.display()))?;
+        // Only words: what is opened is held to the folder that is open.
+        let places = [std::path::absolute(root), root.canonicalize()].into_iter().flatten().collect();
+        Ok(Self { root: opened, places })
+    }
+
+    /// `path` relative to the folder.
+    fn inside<'a>(&self, path: &'a str) -> Result<&'a str, String> {
+        if !path.starts_with('/') {
+            return Ok(path);
+        }
+        let rest = self.places.iter().find_map(|place| Path::new(path).strip_prefix(place).ok());
+        match rest.and_then(Path::to_str) {
+            Some("") => Ok("."),
+            Some(rest) => Ok(rest),
+            None => {
+                let root = self.places.first().map_or(Path::new("."), PathBuf::as_path);
+                Err(format!("`{path}` is outside of the folder {}", root.display()))
+            }
+        }
     }
 
     pub(super) fn run(&self, name: &str, given: Map<String, Value>) -> Option<Outcome> {
@@ -103,7 +123,7 @@ impl Files {
     }
 
     fn list(&self, given: &List) -> Outcome {
-        let path = given.path.as_deref().unwrap_or(".");
+        let path = self.inside(given.path.as_deref().unwrap_or("."))?;
         let mut lines = Vec::new();
         let depth = if given.recursive { MAX_DEPTH } else { 1 };
         let complete = self.walk(path, depth, &mut |path, size| {
@@ -123,7 +143,7 @@ impl Files {
     }
 
     fn read(&self, given: &ReadFile) -> Outcome {
-        let (text, complete) = self.text(&given.path)?;
+        let (text, complete) = self.text(self.inside(&given.path)?)?;
         let first = given.from_line.unwrap_or(1).max(1);
         let wanted = given.lines.unwrap_or(usize::MAX);
         let chosen: Vec<&str> = text.lines().skip(first - 1).take(wanted).collect();
@@ -141,7 +161,7 @@ impl Files {
         let pattern =
             Regex::new(&given.pattern).map_err(|error| format!("not a regular expression: {error}"))?;
         let glob = given.glob.as_deref().map(file_glob).transpose()?;
-        let path = given.path.as_deref().unwrap_or(".");
+        let path = self.inside(given.path.as_deref().unwrap_or("."))?;
         let (mut matches, end) = (Vec::new(), Instant::now() + SEARCH_TIME);
         let mut visit = |path: &str, size: Option<u64>| {
             let name_fits = glob.as_ref().is_none_or(|glob| glob.is_match(path));

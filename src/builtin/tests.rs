@@ -78,6 +78,52 @@ fn files_stay_in_their_folder() {
 }
 
 #[test]
+fn absolute_paths_lead_into_the_folder_only() {
+    let parent = tempfile::tempdir().unwrap();
+    let parent = parent.path().canonicalize().unwrap();
+    let (root, alias) = (parent.join("root"), parent.join("alias"));
+    for folder in ["root/sub", "root-2"] {
+        std::fs::create_dir_all(parent.join(folder)).unwrap();
+        std::fs::write(parent.join(folder).join("a.txt"), folder).unwrap();
+    }
+    std::os::unix::fs::symlink(&root, &alias).unwrap();
+    std::os::unix::fs::symlink(parent.join("root-2"), root.join("way-out")).unwrap();
+    for configured in [&root, &alias] {
+        let server = parse("files", &[configured.to_str().unwrap()], Path::new("/")).unwrap();
+        let at = |path: &str| format!("{}/{path}", configured.display());
+        let read = |path: String| call(&server, "read", json!({"path": path}));
+        let list = |path: String| call(&server, "list", json!({"path": path}));
+        assert_eq!(read(at("sub/a.txt")).unwrap(), "root/sub");
+        assert_eq!(read(at("/sub/./a.txt")).unwrap(), "root/sub");
+        assert_eq!(
+            read(format!("{}/sub/a.txt", root.display())).unwrap(),
+            "root/sub",
+            "by its real name too"
+        );
+        assert_eq!(list(at("sub")).unwrap(), "sub/a.txt  8");
+        assert_eq!(list(configured.display().to_string()).unwrap(), list(".".to_owned()).unwrap());
+        assert_eq!(
+            call(&server, "search", json!({"path": at("sub"), "pattern": "o"})).unwrap(),
+            "sub/a.txt:1: root/sub"
+        );
+        let ways_out = [
+            at("../root-2/a.txt"),
+            at("sub/../../root-2/a.txt"),
+            at("way-out/a.txt"),
+            format!("{}-2/a.txt", configured.display()),
+            format!("{}/root-2/a.txt", parent.display()),
+            "/etc/hostname".to_owned(),
+        ];
+        for path in ways_out {
+            let refused = read(path.clone()).unwrap_err();
+            assert!(refused.contains("outside") || refused.contains("there is no"), "{path}: {refused}");
+        }
+        let told = read("/etc/hostname".to_owned()).unwrap_err();
+        assert_eq!(told, format!("`/etc/hostname` is outside of the folder {}", configured.display()));
+    }
+}
+
+#[test]
 fn pipes_and_devices_are_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();

@@ -265,7 +265,7 @@ mod tests {
             let cache = CatalogCache::new(folder.path());
             let name = ServerName::new("one").unwrap();
             let endpoint = Endpoint::Builtin { name: "calc".into(), args: vec![], base: "/".into() };
-            let print = Fingerprint::of(&ServerConfig::new(name.clone(), endpoint)).unwrap();
+            let print = Fingerprint::of(&ServerConfig::new(name.clone(), endpoint), &json!({})).unwrap();
             Self { folder, cache, name, print }
         }
 

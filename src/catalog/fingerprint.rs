@@ -7,18 +7,22 @@ use std::{
     path::Path,
 };
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Endpoint, HttpTransport, OauthConfig, ServerConfig, StdioConfig},
     process::program_path,
-    tool::ServerName,
+    tool::{ServerName, canonical},
 };
+
+/// What a client may be asked for. Servers list other tools to a client that declares some of them.
+const ASKED: [&str; 4] = ["sampling", "elicitation", "roots", "tasks"];
 
 /// Variables that describe a login session, not a server: they differ from one login to the next.
 const PLACES: [&str; 4] = ["TERM", "XDG_SESSION_", "XDG_SEAT", "XDG_VTNR"];
 
-/// A server as it is configured and installed.
+/// A server as it is configured and installed, and as it sees its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     /// The key of one entry of a configuration, independent of its files and variables.
@@ -28,10 +32,15 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// `None` if the server cannot be started as things are: its program is not to be found.
-    pub(crate) fn of(config: &ServerConfig) -> Option<Self> {
+    /// Of a server whose client declares `capabilities`. `None` if it cannot be started as things are: its program is not
+    /// to be found.
+    pub(crate) fn of(config: &ServerConfig, capabilities: &Value) -> Option<Self> {
         let mut hash = Hash::new();
         hash.add("server", config.name.as_str());
+        // Of what a client may declare only so much is an entry of its own: clients cannot make more than a few of them.
+        for name in ASKED.iter().filter(|name| capabilities.get(name).is_some()) {
+            hash.add("capability", name);
+        }
         match &config.endpoint {
             Endpoint::Stdio(child) => {
                 hash.add("command", child.command.as_os_str().as_bytes());
@@ -46,6 +55,9 @@ impl Fingerprint {
             }
         }
         let entry = hash.clone().hex();
+        if capabilities.as_object().is_some_and(|declared| !declared.is_empty()) {
+            hash.add("capabilities", canonical(capabilities.clone()));
+        }
         match &config.endpoint {
             Endpoint::Stdio(child) => hash.process(child, config)?,
             Endpoint::Http(remote) => {
@@ -142,11 +154,32 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use serde_json::json;
+
     use super::*;
     use crate::config::HttpEndpoint;
 
     fn of(endpoint: Endpoint) -> Option<Fingerprint> {
-        Fingerprint::of(&ServerConfig::new(ServerName::new("x").unwrap(), endpoint))
+        asked(endpoint, &json!({}))
+    }
+
+    fn asked(endpoint: Endpoint, capabilities: &Value) -> Option<Fingerprint> {
+        Fingerprint::of(&ServerConfig::new(ServerName::new("x").unwrap(), endpoint), capabilities)
+    }
+
+    #[test]
+    fn clients_that_can_be_asked_other_things_have_other_lists() {
+        let of = |capabilities| {
+            let remote = Endpoint::Http(HttpEndpoint::new("https://example.com/mcp"));
+            asked(remote, &capabilities).unwrap()
+        };
+        let none = of(json!({}));
+        assert_eq!(none, of(json!(null)));
+        let roots = of(json!({"roots": {}}));
+        assert_ne!(roots.entry, none.entry);
+        assert_ne!(roots.entry, of(json!({"roots": {}, "sampling": {}})).entry);
+        let odd = of(json!({"roots": {}, "experimental": {"x": 1}}));
+        assert!(odd.entry == roots.entry && odd.whole != roots.whole, "clients cannot fill the cache");
     }
 
     #[test]

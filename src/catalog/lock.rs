@@ -6,7 +6,9 @@
 //! is the same to the byte. The lockfile contains the version of the package that a server is started from, if it is
 //! known: a lockfile without it, as older ones are, says nothing about the package.
 
+mod list;
 mod order;
+mod text;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,6 +17,7 @@ use std::{
     sync::Arc,
 };
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -25,20 +28,17 @@ use crate::{
     config::{Config, Secrets},
     error::{Error, Result},
     launch::Package,
-    tool::{ServerName, Tool, canonical, is_unseen},
+    tool::{ServerName, Tool, canonical},
 };
 
-/// Version of the format. The first had no texts, the second had them with sorted keys.
-const SCHEMA: u32 = 3;
+/// Version of the format. The first had no texts, the second had them with sorted keys, the third knew nothing of clients
+/// that can be asked.
+const SCHEMA: u32 = 4;
 
 /// Longest lockfile that is read.
 const MAX_FILE: u64 = 256 << 20;
 /// Texts of a tool that are longer, in bytes, are not kept.
 const MAX_TEXT: usize = 256 * 1024;
-
-const HEAD: &str = "# The tools of each server as they were reviewed: `toolcrib lock` writes this file, `toolcrib lock --diff`
-# compares, and `--locked` refuses servers that offer anything else or come from another version of their package.
-";
 
 /// The tools that servers are allowed to have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,16 +49,46 @@ pub struct LockFile {
 }
 
 /// One server of a lockfile.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "ServerTable")]
 struct LockedServer {
     software: Option<ServerSoftware>,
     package: Option<Package>,
+    /// What it lists to a client that declares no capability.
+    plain: LockedList,
+    /// What it lists besides, or in other words, to a client that it can ask.
+    asked: LockedList,
+}
+
+/// Tools that a server lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LockedList {
     #[serde(default)]
     tools: Vec<LockedTool>,
     /// By the name of the tool.
     #[serde(default)]
     texts: BTreeMap<String, ToolText>,
+}
+
+/// A server as the file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerTable {
+    software: Option<ServerSoftware>,
+    package: Option<Package>,
+    #[serde(default)]
+    tools: Vec<LockedTool>,
+    #[serde(default)]
+    texts: BTreeMap<String, ToolText>,
+    #[serde(default)]
+    asked: LockedList,
+}
+
+impl From<ServerTable> for LockedServer {
+    fn from(ServerTable { software, package, tools, texts, asked }: ServerTable) -> Self {
+        Self { software, package, plain: LockedList { tools, texts }, asked }
+    }
 }
 
 /// The texts of a tool that a model sees, in readable form.
@@ -119,6 +149,8 @@ pub struct LockChange {
     pub tools: ToolChanges,
     /// The texts of those of its tools that are new, gone or changed.
     pub texts: Vec<ToolTextChange>,
+    /// Those of its tools that only a client sees which it can ask.
+    pub asked: Vec<String>,
 }
 
 /// What became of a locked server.
@@ -158,7 +190,8 @@ impl LockFile {
     /// As [`LockFile::read`], without the descriptions: they are for people.
     pub(crate) fn read_to_check(path: &Path) -> Result<Self> {
         let mut lock = Self::read(path)?;
-        let texts = lock.servers.values_mut().flat_map(|server| server.texts.values_mut());
+        let lists = lock.servers.values_mut().flat_map(LockedServer::lists_mut);
+        let texts = lists.flat_map(|list| list.texts.values_mut());
         texts.for_each(|text| text.description = String::new());
         Ok(lock)
     }
@@ -186,7 +219,8 @@ impl LockFile {
     /// forgotten, but for the order of keys of tools that have not changed: it stays as it was reviewed. Of two tools
     /// with one name the first counts, as in a [`ToolCatalog`](crate::ToolCatalog). Names are those that the server gives
     /// (`tools.rename` changes nothing). The package is that of
-    /// [`Manager::package`](crate::Manager::package).
+    /// [`Manager::package`](crate::Manager::package). What it lists to clients that it can ask stays; see
+    /// [`LockFile::put_asked`].
     pub fn put<'a>(
         &mut self,
         server: &ServerName,
@@ -194,25 +228,18 @@ impl LockFile {
         package: Option<&Package>,
         tools: impl IntoIterator<Item = &'a Tool>,
     ) {
-        let before = self.servers.remove(server.as_str()).filter(|_| !self.sorted);
-        let known: HashMap<&str, &str> = before.iter().flat_map(LockedServer::hashes).collect();
-        let reviewed = |tool: &LockedTool| {
-            let same = known.get(tool.name.as_str()) == Some(&tool.sha256.as_str());
-            before.as_ref().filter(|_| same)?.texts.get(&tool.name)
-        };
+        let before = self.servers.remove(server.as_str()).unwrap_or_default();
+        let plain = LockedList::of(tools, (!self.sorted).then_some(&before));
+        let asked = before.asked.without(&plain);
         let (software, package) = (software.cloned(), package.cloned());
-        let mut now = LockedServer { software, package, tools: Vec::new(), texts: BTreeMap::new() };
-        let mut names = HashSet::new();
-        for tool in tools.into_iter().filter(|tool| names.insert(tool.own_name())) {
-            let locked = LockedTool::of(tool);
-            let text = match reviewed(&locked) {
-                before @ Some(_) => ToolText::of(&order::reviewed(tool, before)),
-                None => ToolText::of(tool),
-            };
-            now.texts.extend(text.map(|text| (tool.own_name().to_owned(), text)));
-            now.tools.push(locked);
-        }
-        self.servers.insert(server.to_string(), now);
+        self.servers.insert(server.to_string(), LockedServer { software, package, plain, asked });
+    }
+
+    /// Says what a server that was [put](LockFile::put) in lists to a client that it can ask, as those of a gateway: what
+    /// it lists to every client is left out.
+    pub fn put_asked<'a>(&mut self, server: &ServerName, tools: impl IntoIterator<Item = &'a Tool>) {
+        let before = self.servers.entry(server.to_string()).or_default();
+        before.asked = LockedList::of(tools, (!self.sorted).then_some(before)).without(&before.plain);
     }
 
     /// Hides `secrets` that servers tell of themselves: the file is meant for others, too.
@@ -221,16 +248,7 @@ impl LockFile {
             if let Some(ServerSoftware { name, version }) = &mut server.software {
                 (*name, *version) = (secrets.hide(name), secrets.hide(version));
             }
-            for tool in &mut server.tools {
-                tool.name = secrets.hide(&tool.name);
-            }
-            for (name, mut text) in std::mem::take(&mut server.texts) {
-                text.description = secrets.hide(&text.description);
-                let mut schemas: Value = serde_json::from_str(&text.schemas).unwrap_or_default();
-                secrets.hide_in(&mut schemas);
-                text.schemas = format!("{schemas:#}");
-                server.texts.insert(secrets.hide(&name), text);
-            }
+            server.lists_mut().into_iter().for_each(|list| list.hide(secrets));
         }
     }
 
@@ -250,15 +268,15 @@ impl LockFile {
             // What a lockfile does not say cannot have changed.
             let repackaged = package_before.is_some() && package_before != package;
             let same = |(before, after): (&LockedServer, &LockedServer)| {
-                (&before.software, &before.tools) == (&after.software, &after.tools)
+                let listed = |server: &LockedServer| server.lists().map(|list| list.tools.clone());
+                before.software == after.software && listed(before) == listed(after)
             };
             if !repackaged && before.zip(after).is_some_and(same) {
                 return None;
             }
-            let tools = between(
-                before.map_or(&[], |server| &server.tools),
-                after.map_or(&[], |server| &server.tools),
-            );
+            let none = LockedServer::default();
+            let (was, is) = (before.unwrap_or(&none), after.unwrap_or(&none));
+            let tools = between(was, is);
             let software = |server: Option<&LockedServer>| server.and_then(|server| server.software.clone());
             let (software_before, software) = (software(before), software(after));
             let kind = match (before, after) {
@@ -269,13 +287,15 @@ impl LockFile {
                 _ if software_before == software => LockChangeKind::Reordered,
                 _ => LockChangeKind::Changed,
             };
-            let mut texts = texts_of(&tools, before, after);
+            let mut texts = texts_of(&tools, was, is);
             if self.sorted {
                 texts.iter_mut().filter_map(|text| text.now.as_mut()).for_each(ToolText::sort);
             }
             let server = name.clone();
+            let only_asked = is.asked.tools.iter().filter(|tool| is.plain.hash(&tool.name).is_none());
             Some(LockChange {
                 server,
+                asked: only_asked.map(|tool| tool.name.clone()).collect(),
                 kind,
                 software_before,
                 software,
@@ -297,10 +317,12 @@ impl LockFile {
     /// reviewed.
     pub(crate) fn in_reviewed_order(&self, server: &ServerName, tools: &[Tool]) -> Arc<[Tool]> {
         let locked = self.servers.get(server.as_str());
-        let text = |tool: &Tool| locked.and_then(|locked| locked.texts.get(&tool.name));
+        let text = |tool: &Tool| locked.and_then(|locked| locked.text(tool));
         let mut shown: Vec<Tool> = tools.iter().map(|tool| order::reviewed(tool, text(tool))).collect();
-        let names = locked.into_iter().flat_map(|locked| &locked.tools).map(|tool| tool.name.as_str());
-        let places: HashMap<&str, usize> = names.zip(0..).collect();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for (tool, place) in locked.into_iter().flat_map(LockedServer::tools).zip(0..) {
+            places.entry(tool.name.as_str()).or_insert(place);
+        }
         // Those that the configuration denies need not be in it: they come last.
         shown.sort_by_key(|tool| places.get(tool.name.as_str()).copied().unwrap_or(usize::MAX));
         shown.into()
@@ -311,92 +333,55 @@ impl LockFile {
         let Some(locked) = self.servers.get(server.as_str()) else {
             return vec![format!("the server is not in {}", Config::LOCK_NAME)];
         };
-        let known: HashMap<&str, &str> = locked.hashes().collect();
-        let objection = |tool: &&Tool| match known.get(tool.name.as_str()) {
-            None => Some(format!("the tool `{}` is new", tool.name)),
-            Some(hash) if *hash != hash_of(tool) => {
+        let names: HashSet<&str> = locked.tools().map(|tool| tool.name.as_str()).collect();
+        let known: HashSet<(&str, &str)> = locked.tools().map(LockedTool::parts).collect();
+        let objection = |tool: &&Tool| match names.contains(tool.name.as_str()) {
+            false => Some(format!("the tool `{}` is new", tool.name)),
+            true if !known.contains(&(tool.name.as_str(), &*hash_of(tool))) => {
                 Some(format!("the tool `{}` has another description or schema", tool.name))
             }
-            Some(_) => None,
+            true => None,
         };
         tools.iter().filter_map(objection).collect()
     }
 }
 
-impl std::fmt::Display for LockFile {
-    /// The text of the file.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{HEAD}schema = {SCHEMA}")?;
-        for (name, server) in &self.servers {
-            writeln!(f, "\n[servers.{}]", quoted(name))?;
-            if let Some(ServerSoftware { name, version }) = &server.software {
-                writeln!(f, "software = {{ name = {}, version = {} }}", quoted(name), quoted(version))?;
-            }
-            if let Some(Package { ecosystem, name, version, .. }) = &server.package {
-                let [ecosystem, name, version] =
-                    [&ecosystem.to_string(), name, version].map(|text| quoted(text));
-                writeln!(f, "package = {{ ecosystem = {ecosystem}, name = {name}, version = {version} }}")?;
-            }
-            f.write_str("tools = [\n")?;
-            for LockedTool { name, sha256 } in &server.tools {
-                writeln!(f, "    {{ name = {}, sha256 = {} }},", quoted(name), quoted(sha256))?;
-            }
-            f.write_str("]\n")?;
-            for (tool, ToolText { description, schemas }) in &server.texts {
-                writeln!(f, "\n[servers.{}.texts.{}]", quoted(name), quoted(tool))?;
-                writeln!(f, "description = {}\nschemas = {}", of_lines(description), of_lines(schemas))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A text as TOML that is safe to read: control characters and invisible ones are escapes.
-fn quoted(text: &str) -> String {
-    let mut shown = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => shown.extend(['\\', letter]),
-            '\n' => shown.push_str("\\n"),
-            '\t' => shown.push_str("\\t"),
-            letter if is_unseen(letter) => shown.push_str(&format!("\\U{:08X}", u32::from(letter))),
-            letter => shown.push(letter),
-        }
-    }
-    shown + "\""
-}
-
-/// The same, in several lines where the text has them, so that a change is one of lines.
-fn of_lines(text: &str) -> String {
-    let is_plain = !text.contains("'''") && !text.ends_with('\'') && !text.contains(is_unseen);
-    match text.contains('\n') {
-        true if is_plain => format!("'''\n{text}'''"),
-        true => {
-            let lines: Vec<String> = text.split('\n').map(quoted).collect();
-            let lines: Vec<&str> = lines.iter().map(|line| &line[1..line.len() - 1]).collect();
-            format!("\"\"\"\n{}\"\"\"", lines.join("\n"))
-        }
-        false => quoted(text),
-    }
-}
-
-/// The texts of all tools in `changes`, in their order.
-fn texts_of(
-    changes: &ToolChanges,
-    before: Option<&LockedServer>,
-    after: Option<&LockedServer>,
-) -> Vec<ToolTextChange> {
-    let text = |server: Option<&LockedServer>, name: &str| server?.texts.get(name).cloned();
+/// The texts of all tools in `changes`, in their order: of a tool that is listed in two ways, those that differ.
+fn texts_of(changes: &ToolChanges, before: &LockedServer, after: &LockedServer) -> Vec<ToolTextChange> {
     let names = changes.added.iter().chain(&changes.removed).chain(&changes.changed);
-    names
-        .map(|name| ToolTextChange { name: name.clone(), before: text(before, name), now: text(after, name) })
-        .collect()
+    let change = |name: &String| {
+        let same = before.plain.hash(name) == after.plain.hash(name);
+        let text = |LockedServer { plain, asked, .. }: &LockedServer| {
+            let [one, other] = if same { [asked, plain] } else { [plain, asked] };
+            one.texts.get(name).or_else(|| other.texts.get(name)).cloned()
+        };
+        ToolTextChange { name: name.clone(), before: text(before), now: text(after) }
+    };
+    names.map(change).collect()
 }
 
 impl LockedServer {
-    /// By the names of the tools.
-    fn hashes(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.tools.iter().map(|tool| (tool.name.as_str(), tool.sha256.as_str()))
+    fn lists(&self) -> [&LockedList; 2] {
+        [&self.plain, &self.asked]
+    }
+
+    fn lists_mut(&mut self) -> [&mut LockedList; 2] {
+        [&mut self.plain, &mut self.asked]
+    }
+
+    /// Of both lists; some names may be there twice.
+    fn tools(&self) -> impl Iterator<Item = &LockedTool> {
+        self.lists().into_iter().flat_map(|list| &list.tools)
+    }
+
+    /// What was reviewed of a tool.
+    fn text(&self, tool: &Tool) -> Option<&ToolText> {
+        let name = tool.own_name();
+        match (self.plain.hash(name), self.asked.hash(name)) {
+            (Some(_), Some(asked)) if asked == hash_of(tool) => self.asked.texts.get(name),
+            (None, Some(_)) => self.asked.texts.get(name),
+            _ => self.plain.texts.get(name),
+        }
     }
 }
 
@@ -426,20 +411,32 @@ impl LockedTool {
     fn of(tool: &Tool) -> Self {
         Self { name: tool.own_name().to_owned(), sha256: hash_of(tool) }
     }
+
+    fn parts(&self) -> (&str, &str) {
+        (&self.name, &self.sha256)
+    }
 }
 
-fn between(before: &[LockedTool], after: &[LockedTool]) -> ToolChanges {
-    let mut changes = ToolChanges::default();
-    for tool in after {
-        match before.iter().find(|known| known.name == tool.name) {
-            None => changes.added.push(tool.name.clone()),
-            Some(known) if known != tool => changes.changed.push(tool.name.clone()),
-            Some(_) => {}
+fn between(before: &LockedServer, after: &LockedServer) -> ToolChanges {
+    let by_name = |server: &LockedServer| {
+        let mut hashes: IndexMap<String, [Option<String>; 2]> = IndexMap::new();
+        for (list, place) in server.lists().into_iter().zip(0..) {
+            for tool in &list.tools {
+                hashes.entry(tool.name.clone()).or_default()[place] = Some(tool.sha256.clone());
+            }
         }
+        hashes
+    };
+    let (old, new) = (by_name(before), by_name(after));
+    let names = |wanted: &dyn Fn(&String, &[Option<String>; 2]) -> bool, of: &IndexMap<_, _>| {
+        of.iter().filter(|(name, hashes)| wanted(name, hashes)).map(|(name, _)| String::clone(name)).collect()
+    };
+    ToolChanges {
+        added: names(&|name, _| !old.contains_key(name), &new),
+        removed: names(&|name, _| !new.contains_key(name), &old),
+        changed: names(&|name, hashes| old.get(name).is_some_and(|old| old != hashes), &new),
+        since: None,
     }
-    let gone = before.iter().filter(|known| !after.iter().any(|tool| tool.name == known.name));
-    changes.removed = gone.map(|tool| tool.name.clone()).collect();
-    changes
 }
 
 /// The hash of a tool's texts for the model and of its hints. The order of keys does not count: a model is shown that

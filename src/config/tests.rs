@@ -224,6 +224,21 @@ fn a_child_gets_only_listed_variables() {
 }
 
 #[test]
+fn a_file_has_one_place_by_each_way_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("a/sub")).unwrap();
+    std::os::unix::fs::symlink(root.join("a/sub"), root.join("link")).unwrap();
+    let at = |folder: &str, path: &str| {
+        Config::locate(Some(Path::new(path)), &Env::new(root.join(folder), [("X", "")])).unwrap()
+    };
+    assert_eq!(at("a/sub", "../servers.toml"), root.join("a/servers.toml"));
+    assert_eq!(at("a/sub", "./../sub/../../a/servers.toml"), root.join("a/servers.toml"));
+    assert_eq!(at("", "link/../servers.toml"), root.join("link/../servers.toml"), "that is `a`");
+    assert_eq!(at("", "none/../servers.toml"), root.join("none/../servers.toml"));
+}
+
+#[test]
 fn the_configuration_file_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();

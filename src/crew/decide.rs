@@ -1,6 +1,12 @@
 //! The decide phase: limited concurrency, a time limit for each agent, and a failure affects only its agent.
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
@@ -11,7 +17,14 @@ use crate::{
     llm::{ChatAnswer, ChatOptions, ChatRequest, LlmClient},
 };
 
+/// A decision that does not give way for so long has held up the others.
+const BLOCKS: Duration = Duration::from_millis(50);
+
 /// What makes the decisions of a crew: a model client, or an agent with tools, or code.
+///
+/// All decisions of a tick are made by the task that calls [`Crew::step`]. One that computes for long, or waits without
+/// `await`, holds the others up, and their deadlines: that belongs on a thread of its own, as with
+/// `tokio::task::spawn_blocking(..).await`. The report names it ([`AgentOutcome::blocked`](super::AgentOutcome)).
 pub trait Decide {
     /// What it is asked.
     type Request;
@@ -58,6 +71,7 @@ struct Asked<T> {
     attempts: usize,
     queued: Duration,
     took: Duration,
+    blocked: Duration,
 }
 
 impl<A: CrewAgent> Crew<A> {
@@ -97,7 +111,9 @@ async fn ask<D: Decide>(
     // A time too long to be held is none.
     let deadline = limit.and_then(|limit| start.checked_add(limit));
     let told = deadline.map(Instant::into_std);
-    let decision = AssertUnwindSafe(async { mind.decide(request, told).await }).catch_unwind();
+    let mut blocked = Duration::ZERO;
+    let mut decision = pin!(AssertUnwindSafe(async { mind.decide(request, told).await }).catch_unwind());
+    let decision = measured(decision.as_mut(), &mut blocked);
     let decided = match deadline {
         Some(deadline) => tokio::time::timeout_at(deadline, decision).await.ok(),
         None => Some(decision.await),
@@ -115,7 +131,22 @@ async fn ask<D: Decide>(
         Some(Err(panic)) => (Err(StepError::panicked(panic.as_ref())), 1),
         None => (Err(StepError::Deadline(limit.unwrap_or_default())), 1),
     };
-    Asked { index, result, attempts, queued: start.duration_since(began), took: start.elapsed() }
+    let queued = start.duration_since(began);
+    Asked { index, result, attempts, queued, took: start.elapsed(), blocked }
+}
+
+/// `work`, with the longest time that it has not given way for in `blocked`, if that was long.
+async fn measured<F: Future>(mut work: Pin<&mut F>, blocked: &mut Duration) -> F::Output {
+    poll_fn(|context| {
+        let began = std::time::Instant::now();
+        let polled = work.as_mut().poll(context);
+        let took = began.elapsed();
+        if took >= BLOCKS {
+            *blocked = (*blocked).max(took);
+        }
+        polled
+    })
+    .await
 }
 
 impl<R, A> AgentProgress<R, A> {
@@ -124,6 +155,7 @@ impl<R, A> AgentProgress<R, A> {
         self.rounds += 1;
         self.queued += asked.queued;
         self.took += asked.took;
+        self.blocked = self.blocked.max(asked.blocked);
         match asked.result {
             Ok(answer) => (self.stage, self.error) = (Stage::Answered(answer), None),
             Err(error) => self.error = Some(error),

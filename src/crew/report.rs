@@ -20,6 +20,9 @@ pub struct StepReport {
     /// Time that the call took, in milliseconds where it is serialized.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
+    /// How many decisions were made one after the other, if all took equally long: the agents that were asked, divided by the
+    /// crew's width ([`CrewConfig::width`](super::CrewConfig)) and rounded up.
+    pub waves: usize,
     /// One for each agent.
     pub agents: Vec<AgentOutcome>,
 }
@@ -43,6 +46,10 @@ pub struct AgentOutcome {
     /// Time that its decision took, all rounds together.
     #[serde(rename = "took_ms", with = "crate::task::millis::plain")]
     pub took: Duration,
+    /// The longest time, from 50 ms on, that its decision has computed or waited without giving way, else 0. It held up the
+    /// decisions of the others ([`Decide`](super::Decide)).
+    #[serde(rename = "blocked_ms", with = "crate::task::millis::plain")]
+    pub blocked: Duration,
 }
 
 /// How far an agent came.

@@ -56,6 +56,8 @@ enum Fate {
     Limited,
     Panics,
     Clumsy,
+    /// It works for so many milliseconds without giving way.
+    Blocks(u64),
 }
 
 struct Mind<F> {
@@ -96,6 +98,10 @@ impl<F: Fn(usize, usize) -> Fate + Sync> Decide for Mind<F> {
             }
             Fate::Panics => panic!("on purpose"),
             Fate::Clumsy => Ok(CLUMSY),
+            Fate::Blocks(millis) => {
+                std::thread::sleep(Duration::from_millis(millis));
+                Ok(request.0)
+            }
         };
         self.now.fetch_sub(1, SeqCst);
         Decided { result, attempts: 1 }
@@ -194,6 +200,20 @@ async fn width_limits_concurrent_decisions_and_reports_the_queue() {
     let queued: Vec<u128> = report.agents.iter().map(|agent| agent.queued.as_millis()).collect();
     assert_eq!(queued, [0, 0, 100, 100, 200, 200]);
     assert!(report.agents.iter().all(|agent| agent.took.as_millis() == 100));
+    assert_eq!((report.waves, serde_json::to_value(&report).unwrap()["waves"].as_u64()), (3, Some(3)));
+    crew.set_config(CrewConfig::default());
+    assert_eq!(crew.step(&mut Vec::new(), &self::mind(|_, _| Fate::After(1))).await.unwrap().waves, 1);
+}
+
+#[tokio::test]
+async fn an_agent_whose_decision_blocks_is_named() {
+    let mut crew = crew(4, CrewConfig::default());
+    let mind = mind(|agent, _| if agent == 2 { Fate::Blocks(80) } else { Fate::After(1) });
+    let report = crew.step(&mut Vec::new(), &mind).await.unwrap();
+    assert!(report.is_complete());
+    let blocked: Vec<u128> = report.agents.iter().map(|agent| agent.blocked.as_millis()).collect();
+    assert!(blocked[2] >= 80 && [0, 1, 3].iter().all(|other| blocked[*other] == 0), "{blocked:?}");
+    assert!(serde_json::to_value(&report).unwrap()["agents"][2]["blocked_ms"].as_f64().unwrap() >= 80.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -167,6 +167,7 @@ pub enum ErrorCode {
     NoAnswer,
     ContextTooLong,
     BudgetExceeded,
+    RunInUse,
     Cancelled,
     TeardownIncomplete,
     AnswerUnusable,

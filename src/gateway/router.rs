@@ -152,6 +152,12 @@ impl Router {
         ClientSide { identity: Arc::new(identity), messages: Some(self.clone()) }
     }
 
+    /// As [`Router::shared_side`], of a manager without clients: what its servers ask is refused.
+    #[cfg(feature = "cli")]
+    pub(super) fn shared_identity() -> ClientSide {
+        ClientSide { messages: None, ..Arc::new(Self::default()).shared_side() }
+    }
+
     /// As [`Router::shared_side`], for a manager with other callers besides the clients: it declares nothing.
     pub(crate) fn silent_side(self: &Arc<Self>) -> ClientSide {
         ClientSide { identity: Arc::default(), messages: Some(self.clone()) }

@@ -108,6 +108,9 @@ pub struct RunInfo {
     pub model: Option<String>,
     /// How often it carries out each task.
     pub samples: u32,
+    /// No sample of a task follows one that has passed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub until_pass: bool,
     /// What its tasks were read from. `None`: it had a single question, or is of an older version.
     pub tasks_file: Option<String>,
     /// The profile of its configuration.
@@ -182,6 +185,7 @@ impl RunInfo {
             paused_ms,
             model: text("model"),
             samples: samples.unwrap_or(1).max(1),
+            until_pass: manifest["until_pass"] == true,
             tasks_file: text("tasks_file"),
             profile: text("profile"),
             set: texts("set"),
@@ -205,6 +209,9 @@ impl RunInfo {
         let mut parts: Vec<String> = self.tasks_file.iter().cloned().collect();
         if self.samples > 1 {
             parts.push(format!("k={}", self.samples));
+        }
+        if self.until_pass {
+            parts.push("until-pass".to_owned());
         }
         parts.extend(self.profile.iter().map(|profile| format!("profile={profile}")));
         parts.extend(self.set.iter().cloned());

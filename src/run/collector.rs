@@ -13,7 +13,7 @@ use super::{RunEnd, Totals, WorkQueue, work_queue::no_such_run};
 use crate::{
     bounded,
     config::Secrets,
-    error::{Error, Result},
+    error::{Error, ErrorCode, RemoteError, Result},
     run_files::{ReportParts, RunFiles, private},
     store::nats::{EndedTask, REMOVED},
     task::{Outcome, TaskReport, sample_name},
@@ -175,7 +175,8 @@ fn lock(folder: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {
-            Err(Error::input(format!("another process writes into {}", folder.display()), None))
+            let what = format!("another process writes into {}", folder.display());
+            Err(RemoteError::error(ErrorCode::RunInUse, what, Some("wait for it".to_owned())))
         }
         Err(fs::TryLockError::Error(error)) => Err(failed(error)),
     }

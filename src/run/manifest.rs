@@ -37,12 +37,22 @@ pub(super) fn manifest(
         "arguments": setup.command_line, "tasks_file": setup.tasks.path(),
         "profile": setup.config.overrides.profile, "set": setup.config.overrides.set,
         "replay": matches!(setup.cassette, Some(Cassette::Replay(_))),
-        "tasks_total": setup.samples_in_all(), "samples": setup.samples, "jobs": setup.jobs, "servers": manager.map(servers).unwrap_or_default(),
+        "tasks_total": tasks_total(setup, ended), "samples": setup.samples, "until_pass": setup.until_pass,
+        "jobs": setup.jobs, "waves": setup.waves(), "servers": manager.map(servers).unwrap_or_default(),
         "warnings": warnings.all(),
         "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": ended.map(|(totals, _)| totals.document()),
         "end": ended.map(|(_, end)| end), "interruptions": about.interruptions,
         "paused_ms": about.paused_ms, "make": about.make,
     })
+}
+
+/// How many reports there are, or will be at most.
+fn tasks_total(setup: &Run, ended: Option<(&Totals, RunEnd)>) -> usize {
+    match ended {
+        // Samples that were not needed are none that are left.
+        Some((totals, RunEnd::Finished)) if setup.until_pass => totals.tasks,
+        _ => setup.samples_in_all(),
+    }
 }
 
 /// How each server started.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     CASSETTE, Cassette, Folder, NotResumed, Run, RunEvent, StartedRun, Totals,
     manifest::{About, manifest},
-    resume::{Make, digest, find},
+    resume::{Make, Resume, begin_alone, digest, find},
     started::Servers,
 };
 use crate::{
@@ -84,6 +84,11 @@ impl Run {
             return Err(Error::input(what, Some(help.to_owned())));
         }
         let make = Make::of(&self);
+        // Until the run has its journal: another process that begins at the same time would not find it.
+        let _beginning = match (&self.folder, &self.resume) {
+            (Folder::Below(_), Resume::Never) | (Folder::Of(..), _) => None,
+            (Folder::Below(runs), _) => begin_alone(runs),
+        };
         let (found, not_resumed) = match (&self.folder, &self.cassette) {
             (Folder::Below(runs), None) => find(runs, &make, &self.resume)?,
             _ => (None, None),
@@ -136,7 +141,7 @@ impl Run {
         let files = RunFiles::create(folder, manifest, self.config.secrets.clone())?;
         let has_journal = !self.is_worker && !matches!(self.cassette, Some(Cassette::Replay(_)));
         let store = has_journal.then(|| self.open_store(folder)).transpose()?.map(|opened| opened.store);
-        let (ended, totals) = (vec![false; self.samples_in_all()], Totals::of(self.samples));
+        let (ended, totals) = (vec![false; self.samples_in_all()], self.totals());
         Ok(OpenFiles { files, store, ended, totals, before: Spending::default() })
     }
 
@@ -144,7 +149,7 @@ impl Run {
     fn resume_files(&self, folder: &Path, about: &mut About, warnings: &ConfigWarnings) -> Result<OpenFiles> {
         // The lock comes first: the files may be those of a run that goes on.
         let OpenedStore { store, ended: done, spent: before } = self.open_store(folder)?;
-        let (mut ended, mut totals) = (vec![false; self.samples_in_all()], Totals::of(self.samples));
+        let (mut ended, mut totals) = (vec![false; self.samples_in_all()], self.totals());
         let retried = self.resume.takes_errored();
         let tasks = self.tasks.iter().zip(0..);
         let tasks: HashMap<String, usize> =
@@ -159,6 +164,10 @@ impl Run {
             totals.add(&report);
             if let Some(position) = position(&report) {
                 ended[position] = true;
+                if self.until_pass && report.status == Outcome::Passed {
+                    let task = self.sample_at(position).task;
+                    self.positions(task).for_each(|position| ended[position] = true);
+                }
             }
         })?;
         about.paused_ms += millis(files.events().paused());

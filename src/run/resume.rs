@@ -1,10 +1,10 @@
 //! Finds the run that a new one continues.
 
 use std::{
-    fs,
+    fs::{self, File, TryLockError},
     num::NonZeroU32,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ use crate::{
     text::short_hex,
 };
 
+/// How long others are waited for that begin a run, and how often they are looked for.
+const BEGINS: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
 /// Largest `run.json` that is read.
 const LONGEST: u64 = 16 << 20;
 
@@ -60,6 +63,8 @@ pub(super) struct Make {
     /// Of a profile and of single settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    until_pass: bool,
 }
 
 impl Make {
@@ -71,6 +76,7 @@ impl Make {
             model: run.model.as_ref().map(LlmClient::model_label).map(str::to_owned),
             configuration: text.map(|text| short_hex(Sha256::new_with_prefix(text))),
             settings: (!overrides.is_empty()).then(|| digest(overrides)),
+            until_pass: run.until_pass,
         }
     }
 
@@ -80,6 +86,9 @@ impl Make {
             () if self.model != other.model => Some("another model"),
             () if self.configuration != other.configuration => Some("another configuration"),
             () if self.settings != other.settings => Some("another profile or other settings"),
+            () if self.until_pass != other.until_pass => {
+                Some("samples that do not end at the same point (--until-pass)")
+            }
             () => None,
         }
     }
@@ -132,6 +141,22 @@ pub struct NotResumed {
     pub run: String,
     /// Why, as in "it has another model".
     pub reason: &'static str,
+}
+
+/// Waits while another process begins a run below `runs`, and keeps others waiting until the value is dropped. `None`: it
+/// cannot be waited for.
+pub(super) fn begin_alone(runs: &Path) -> Option<File> {
+    fs::create_dir_all(runs).ok()?;
+    let folder = File::open(runs).ok()?;
+    for _ in 0..BEGINS.as_millis() / PAUSE.as_millis() {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            // Some file systems have no locks of folders.
+            Err(TryLockError::Error(_)) => return None,
+        }
+    }
+    None
 }
 
 /// The run below `runs` that goes on, or why the last one of the same tasks does not.

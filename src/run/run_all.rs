@@ -29,14 +29,18 @@ pub async fn run_all<F: Future<Output = TaskReport>>(
                 return TaskReport::not_begun(&task);
             }
             let fallback = TaskReport::begin(&task);
-            let run = async { runner(task).await };
-            let report = AssertUnwindSafe(run).catch_unwind().await;
-            report.unwrap_or_else(|panic| panicked(fallback, panic.as_ref()))
+            guarded(fallback, async { runner(task).await }).await
         })
         .buffer_unordered(width.get());
     while let Some(report) = running.next().await {
         on_done(report);
     }
+}
+
+/// The report of `run`, or `fallback` if that panics.
+pub(super) async fn guarded(fallback: TaskReport, run: impl Future<Output = TaskReport>) -> TaskReport {
+    let report = AssertUnwindSafe(run).catch_unwind().await;
+    report.unwrap_or_else(|panic| panicked(fallback, panic.as_ref()))
 }
 
 fn panicked(mut report: TaskReport, panic: &(dyn std::any::Any + Send)) -> TaskReport {

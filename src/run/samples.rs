@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, num::NonZeroU32};
 
-use super::{Run, TaskSet};
+use super::{Run, TaskSet, Totals};
 use crate::{
     error::{Error, Result},
     task::sample_name,
@@ -32,6 +32,31 @@ impl Run {
     pub(super) fn sample_position(&self, task: usize, sample: u32) -> Option<usize> {
         let before = sample.checked_sub(1).filter(|before| *before < self.samples.get())?;
         Some(before as usize * self.tasks.len() + task)
+    }
+
+    /// The positions of all samples of a task.
+    pub(super) fn positions(&self, task: usize) -> impl Iterator<Item = usize> + use<> {
+        let tasks = self.tasks.len();
+        (0..self.samples.get() as usize).map(move |before| before * tasks + task)
+    }
+
+    /// The totals of no report yet.
+    pub(super) fn totals(&self) -> Totals {
+        Totals::of(self.samples).until_pass(self.until_pass)
+    }
+
+    /// The samples to begin with, of those that have not `ended`: all of them, or the first one of each task.
+    pub(super) fn first_positions<'a>(
+        &'a self,
+        ended: &'a [bool],
+    ) -> Box<dyn Iterator<Item = usize> + Send + 'a> {
+        let is_left = move |position: &usize| !ended[*position];
+        match self.until_pass {
+            false => Box::new((0..self.samples_in_all()).filter(is_left)),
+            true => {
+                Box::new((0..self.tasks.len()).filter_map(move |task| self.positions(task).find(is_left)))
+            }
+        }
     }
 
     /// The numbers of the samples of a task.

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -161,14 +162,14 @@ impl StartedRun {
 
     /// Runs what is left. What all reports come to.
     async fn carry_out(&mut self, feed: Option<Feed>) -> Totals {
-        let mut totals = std::mem::take(&mut self.open.totals);
+        let totals = Mutex::new(std::mem::take(&mut self.open.totals));
         let (this, setup) = (&*self, &self.open.setup);
-        let ((tokens, usd), before) = (totals.spent(), this.open.before.sum());
+        let spent = totals.lock().unwrap_or_else(PoisonError::into_inner).spent();
+        let ((tokens, usd), before) = (spent, this.open.before.sum());
         let budget = Arc::new(Budget::begin(setup.budget, tokens.saturating_add(before.0), usd + before.1));
         let budget = this.budget.get_or_init(|| budget);
         let agent = &this.agent(feed).within_budget(budget.clone());
-        let left = (0..setup.samples_in_all()).filter(|position| !this.open.ended[*position]);
-        let tasks = left.map_while(|position| {
+        let tasks = setup.first_positions(&this.open.ended).map_while(|position| {
             let SampleIndex { task, before } = setup.sample_at(position);
             match setup.tasks.get(task) {
                 Ok(task) => Some(Task { samples_before: before, ..task.into_owned() }),
@@ -178,25 +179,22 @@ impl StartedRun {
                 }
             }
         });
-        let working = run_all(
-            tasks,
-            setup.jobs,
-            &setup.cancel,
-            |task| this.run_task(agent, task),
-            |mut report| {
-                // It was not begun, or panicked.
-                if report.run.is_empty() {
-                    this.keep(&mut report);
-                }
-                totals.add(&report);
-                (setup.observer)(RunEvent::TaskEnded(&report));
-            },
-        );
+        let ended = &|mut report: TaskReport| {
+            // It was not begun, or panicked.
+            if report.run.is_empty() {
+                this.keep(&mut report);
+            }
+            totals.lock().unwrap_or_else(PoisonError::into_inner).add(&report);
+            (setup.observer)(RunEvent::TaskEnded(&report));
+        };
+        let places = &this.places();
+        let run = |task| this.run_samples(agent, task, places, ended);
+        let working = run_all(tasks, setup.jobs, &setup.cancel, run, ended);
         // What a server lists when it is needed may show that a rule has no effect.
         let check = || this.check_config();
         this.open.warnings.beside(working, check).await;
         this.check_config();
-        totals
+        totals.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn agent(&self, feed: Option<Feed>) -> Agent {
@@ -213,6 +211,41 @@ impl StartedRun {
             Some(feed) => agent.watched(feed),
             None => agent,
         }
+    }
+
+    /// The positions of the tasks by their ids, where one task is carried out several times in a row.
+    fn places(&self) -> HashMap<String, usize> {
+        let setup = &self.open.setup;
+        let tasks = setup.tasks.iter().take_while(|_| setup.until_pass).map_while(Result::ok);
+        tasks.map(|task| task.id.clone()).zip(0..).collect()
+    }
+
+    /// One sample, and with [`Run::until_pass`] the next ones of its task until one has passed. The report of the last one; the
+    /// others go to `ended`.
+    async fn run_samples(
+        &self,
+        agent: &Agent,
+        mut task: Task,
+        places: &HashMap<String, usize>,
+        ended: &(dyn Fn(TaskReport) + Sync),
+    ) -> TaskReport {
+        let setup = &self.open.setup;
+        let left = |task: &Task| {
+            let later = task.samples_before + 1..setup.samples.get();
+            let place = *places.get(&task.id)?;
+            later.into_iter().find(|before| {
+                setup.sample_position(place, before + 1).is_some_and(|position| !self.open.ended[position])
+            })
+        };
+        while let Some(before) = left(&task) {
+            let report = run_all::guarded(TaskReport::begin(&task), self.run_task(agent, task.clone())).await;
+            if matches!(report.status, Outcome::Passed | Outcome::Cancelled) || setup.cancel.is_cancelled() {
+                return report;
+            }
+            ended(report);
+            task.samples_before = before;
+        }
+        self.run_task(agent, task).await
     }
 
     /// One task, on servers that are lent to it.

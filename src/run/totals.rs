@@ -81,6 +81,13 @@ impl Totals {
         Self { samples, ..Self::default() }
     }
 
+    /// Of a run in which no sample of a task follows one that has passed, if it is one.
+    #[must_use]
+    pub fn until_pass(mut self, until_pass: bool) -> Self {
+        self.samples = self.samples.map(|samples| samples.until_pass(until_pass));
+        self
+    }
+
     /// What the samples of the tasks come to. `None` for a run of one sample of each task, and before one was judged.
     pub fn sample_figures(&self) -> Option<SampleFigures> {
         self.samples.as_ref().and_then(SampleCounts::figures)

@@ -16,6 +16,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct SampleCounts {
     samples: u32,
+    /// No sample of a task follows one that has passed.
+    until_pass: bool,
     /// By a digest of the id.
     tasks: BTreeMap<u128, TaskCounts>,
     /// Sum of scores and judged samples of each round: of the first samples of all tasks, the second, and so on.
@@ -44,6 +46,10 @@ struct AnswerCounts {
 pub struct SampleFigures {
     /// Samples of each task.
     pub k: u32,
+    /// No sample of a task followed one that had passed. Then `pass_at_k` has the tasks that passed within k samples, `mean` is that
+    /// of the first samples, and the other figures are not there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub until_pass: bool,
     /// Tasks with at least one judged sample.
     pub tasks: usize,
     /// The probability that at least one of `k` samples passes.
@@ -57,6 +63,10 @@ pub struct SampleFigures {
     /// The standard deviation of the mean scores of the rounds: the first samples of all tasks are the first round.
     /// `None` for a single round.
     pub deviation: Option<f64>,
+    /// The lowest and the highest of these mean scores. `None` for a single round.
+    pub lowest: Option<f64>,
+    /// As [`lowest`](SampleFigures::lowest).
+    pub highest: Option<f64>,
     /// How many tasks pass if the most frequent answer counts. `None`: no task has an answer that was judged.
     pub majority: Option<Majority>,
 }
@@ -87,7 +97,12 @@ pub struct Majority {
 
 impl SampleCounts {
     pub(crate) fn new(samples: NonZeroU32) -> Self {
-        Self { samples: samples.get(), tasks: BTreeMap::new(), rounds: BTreeMap::new() }
+        Self { samples: samples.get(), until_pass: false, tasks: BTreeMap::new(), rounds: BTreeMap::new() }
+    }
+
+    /// Whether no sample of a task follows one that has passed.
+    pub(crate) fn until_pass(self, until_pass: bool) -> Self {
+        Self { until_pass, ..self }
     }
 
     /// Counts a sample, if it was judged.
@@ -124,30 +139,70 @@ impl SampleCounts {
         if judged == 0 {
             return None;
         }
+        if self.until_pass {
+            return Some(self.until_pass_figures());
+        }
         let mean = self.tasks.values().map(|task| task.score).sum::<f64>() / f64::from(judged);
+        let rounds: Vec<f64> = self.rounds.values().map(|(sum, judged)| sum / f64::from(*judged)).collect();
         Some(SampleFigures {
             k: self.samples,
+            until_pass: false,
             tasks: self.tasks.len(),
             pass_at_k: self.rates(pass_at_k),
             pass_hat_k: self.rates(pass_hat_k),
             mean,
             standard_error: self.standard_error(mean, judged),
-            deviation: self.deviation(),
+            deviation: deviation(&rounds),
+            lowest: rounds.iter().copied().reduce(f64::min).filter(|_| rounds.len() > 1),
+            highest: rounds.iter().copied().reduce(f64::max).filter(|_| rounds.len() > 1),
             majority: self.majority(),
         })
     }
 
+    /// Which tasks have passed within k samples is all that can be said: whether a task has more samples depends on what they
+    /// came to.
+    fn until_pass_figures(&self) -> SampleFigures {
+        let rate = |k| {
+            let is_known = |task: &&TaskCounts| task.passed > 0 || task.judged >= k;
+            let tasks = self.tasks.values().filter(is_known);
+            let (known, passed) = tasks.fold((0_usize, 0_usize), |(known, passed), task| {
+                (known + 1, passed + usize::from(task.passed > 0 && task.judged <= k))
+            });
+            (known > 0).then(|| RateOfK { k, value: passed as f64 / known as f64, tasks: known })
+        };
+        let first = self.rounds.first_key_value().map(|(_, (sum, judged))| sum / f64::from(*judged));
+        SampleFigures {
+            k: self.samples,
+            until_pass: true,
+            tasks: self.tasks.len(),
+            pass_at_k: self.ks().filter_map(rate).collect(),
+            pass_hat_k: Vec::new(),
+            mean: first.unwrap_or_default(),
+            standard_error: None,
+            deviation: None,
+            lowest: None,
+            highest: None,
+            majority: None,
+        }
+    }
+
+    /// 1, 2, 4 and so on, and the number of samples.
+    fn ks(&self) -> impl Iterator<Item = u32> + use<> {
+        let samples = self.samples;
+        let powers = std::iter::successors(Some(1_u32), |k| k.checked_mul(2));
+        powers.take_while(move |k| *k < samples).chain([samples])
+    }
+
     /// For 1, 2, 4 and so on, and for the number of samples.
     fn rates(&self, estimate: fn(u32, u32, u32) -> f64) -> Vec<RateOfK> {
-        let powers = std::iter::successors(Some(1_u32), |k| k.checked_mul(2));
-        let ks = powers.take_while(|k| *k < self.samples).chain([self.samples]);
-        ks.filter_map(|k| {
-            let tasks = || self.tasks.values().filter(|task| task.judged >= k);
-            let count = tasks().count();
-            let sum: f64 = tasks().map(|task| estimate(task.judged, task.passed, k)).sum();
-            (count > 0).then(|| RateOfK { k, value: sum / count as f64, tasks: count })
-        })
-        .collect()
+        self.ks()
+            .filter_map(|k| {
+                let tasks = || self.tasks.values().filter(|task| task.judged >= k);
+                let count = tasks().count();
+                let sum: f64 = tasks().map(|task| estimate(task.judged, task.passed, k)).sum();
+                (count > 0).then(|| RateOfK { k, value: sum / count as f64, tasks: count })
+            })
+            .collect()
     }
 
     /// Miller 2024, "Adding Error Bars to Evals": the samples of a task are not independent of each other.
@@ -159,16 +214,6 @@ impl SampleCounts {
         let squares: f64 =
             self.tasks.values().map(|task| (task.score - f64::from(task.judged) * mean).powi(2)).sum();
         Some((squares * clusters / (clusters - 1.0)).sqrt() / f64::from(judged))
-    }
-
-    fn deviation(&self) -> Option<f64> {
-        let means: Vec<f64> = self.rounds.values().map(|(sum, judged)| sum / f64::from(*judged)).collect();
-        if means.len() < 2 {
-            return None;
-        }
-        let mean = means.iter().sum::<f64>() / means.len() as f64;
-        let squares: f64 = means.iter().map(|value| (value - mean).powi(2)).sum();
-        Some((squares / (means.len() - 1) as f64).sqrt())
     }
 
     fn majority(&self) -> Option<Majority> {
@@ -187,6 +232,16 @@ impl SampleCounts {
         let tasks = self.tasks.len();
         (tasks > 0).then(|| Majority { value: value / tasks as f64, tasks, ties })
     }
+}
+
+/// The standard deviation of a sample. `None`: it has fewer than two values.
+fn deviation(means: &[f64]) -> Option<f64> {
+    if means.len() < 2 {
+        return None;
+    }
+    let mean = means.iter().sum::<f64>() / means.len() as f64;
+    let squares: f64 = means.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((squares / (means.len() - 1) as f64).sqrt())
 }
 
 /// The probability that at least one of k of `judged` samples passes, of which `passed` do. Chen et al. 2021,

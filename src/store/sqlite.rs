@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     cancel::CancellationToken,
-    error::{Error, Result},
+    error::{self, Error, RemoteError, Result},
     task::Outcome,
 };
 
@@ -443,7 +443,8 @@ fn lock(folder: &Path) -> Result<File> {
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
             let who = if pid.is_empty() { String::new() } else { format!(" (pid {pid})") };
-            Err(Error::input(
+            Err(RemoteError::error(
+                error::ErrorCode::RunInUse,
                 format!("another process{who} works on the run in {}", folder.display()),
                 Some("wait for it, or begin a new run with --fresh".to_owned()),
             ))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Map;
 
 use super::*;
-use crate::launch::Ecosystem;
+use crate::{launch::Ecosystem, tool::is_unseen};
 
 fn tool(name: &str, description: &str, schema: &str) -> Tool {
     Tool::new(name, description, serde_json::from_str(schema).unwrap())
@@ -35,7 +35,7 @@ fn a_lockfile_is_written_back_unchanged() {
     let back = LockFile::parse(&text).unwrap();
     assert_eq!((back.to_string(), back), (text.clone(), locked));
     assert_eq!(text.lines().filter(|line| line.contains("sha256")).count(), 2, "{text}");
-    assert!(LockFile::parse(&text.replace("schema = 3", "schema = 4")).is_err());
+    assert!(LockFile::parse(&text.replace("schema = 4", "schema = 5")).is_err());
     assert!(LockFile::parse(&text.replace("sha256", "sha255")).is_err());
 }
 
@@ -117,12 +117,12 @@ fn keys_keep_the_locked_order_or_are_sorted() {
     };
     let mut lock = lock(&[with("", schema)]);
     assert_eq!(shown(&lock, turned), [schema, schema]);
-    let before = lock.servers["one.x"].texts.clone();
+    let before = lock.servers["one.x"].plain.texts.clone();
     lock.put(&name, None, None, &[with("", turned)]);
-    assert_eq!(lock.servers["one.x"].texts, before, "nobody reviews what has not changed otherwise");
+    assert_eq!(lock.servers["one.x"].plain.texts, before, "nobody reviews what has not changed otherwise");
     lock.put(&name, None, None, &[with("other words", turned)]);
     assert_eq!(shown(&lock, schema), [turned, turned], "all of the tool was reviewed");
-    lock.servers.get_mut("one.x").unwrap().texts.clear();
+    lock.servers.get_mut("one.x").unwrap().plain.texts.clear();
     assert_eq!(shown(&lock, schema), [turned, turned], "sorted");
     assert_eq!(shown(&LockFile::default(), schema), [turned, turned]);
 }
@@ -189,4 +189,33 @@ fn package_versions_are_locked_and_compared() {
 
 fn package_of(lock: &LockFile) -> Option<&Package> {
     lock.package(&ServerName::new("one.x").unwrap())
+}
+
+#[test]
+fn what_clients_see_that_can_be_asked_is_locked_besides() {
+    let name = ServerName::new("one.x").unwrap();
+    let [a, b, other_b, c] =
+        [("a", ""), ("b", ""), ("b", "asks first"), ("c", "")].map(|(name, text)| tool(name, text, SCHEMA_A));
+    let plain = lock(&[a.clone(), b.clone()]);
+    let mut both = plain.clone();
+    both.put_asked(&name, &[a.clone(), b.clone()]);
+    assert_eq!(both, plain, "most servers list the same to everybody");
+    both.put_asked(&name, &[c.clone(), a.clone(), other_b.clone()]);
+    let text = both.to_string();
+    assert_eq!(LockFile::parse(&text).unwrap(), both, "{text}");
+    assert_eq!(text.matches("name = \"a\"").count(), 1, "{text}");
+    for tools in [[&a, &b], [&a, &other_b], [&c, &b]] {
+        assert_eq!(both.lock_violations(&name, &tools), [""; 0]);
+    }
+    assert_eq!(both.lock_violations(&name, &[&tool("b", "new words", SCHEMA_A)]).len(), 1);
+    let changes = &plain.diff(&both)[0];
+    assert_eq!((changes.tools.signed().join(" "), changes.asked.join(" ")), ("+c ~b".into(), "c".into()));
+    let words = |text: &Option<ToolText>| text.as_ref().map(|text| text.description.clone());
+    let b_text = changes.texts.iter().find(|text| text.name == "b").unwrap();
+    assert_eq!(words(&b_text.now), Some("asks first".into()));
+    let mut again = both.clone();
+    again.put(&name, plain.servers["one.x"].software.as_ref(), None, &[a.clone(), b]);
+    assert!(both.diff(&again).is_empty(), "it stays until it is put");
+    let shown = again.in_reviewed_order(&name, &[c, a, other_b]);
+    assert_eq!(shown.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
 }

@@ -150,7 +150,7 @@ fn minute(time: &str) -> String {
 fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
     let info = RunInfo::read(dir)?;
     let samples = NonZeroU32::new(info.samples).unwrap_or(NonZeroU32::MIN);
-    let (mut totals, mut wrong, mut more) = (Totals::of(samples), Vec::new(), 0);
+    let (mut totals, mut wrong, mut more) = (Totals::of(samples).until_pass(info.until_pass), Vec::new(), 0);
     each_report(dir, |report| {
         totals.add(&report);
         match report.status {

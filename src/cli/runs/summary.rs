@@ -69,12 +69,16 @@ fn samples(figures: &SampleFigures, tasks: usize) -> [String; 2] {
     let mut words = rates("pass@", &figures.pass_at_k);
     // Both are the same of one sample.
     words.extend(rates("pass^", &figures.pass_hat_k).into_iter().skip(1));
-    let mut more = vec![format!("mean score {}", percent(figures.mean))];
+    let of = if figures.until_pass { " of the first samples" } else { "" };
+    let mut more = vec![format!("mean score{of} {}", percent(figures.mean))];
     if let Some(error) = figures.standard_error {
         more.push(format!("standard error {}", percent(error)));
     }
     if let Some(deviation) = figures.deviation {
-        more.push(format!("deviation of {} rounds {}", figures.k, percent(deviation)));
+        let range = figures.lowest.zip(figures.highest);
+        let range =
+            range.map_or_else(String::new, |(low, high)| format!(" ({} to {})", percent(low), percent(high)));
+        more.push(format!("deviation of {} rounds {}{range}", figures.k, percent(deviation)));
     }
     if let Some(majority) = figures.majority {
         let ties =
@@ -86,7 +90,7 @@ fn samples(figures: &SampleFigures, tasks: usize) -> [String; 2] {
 
 /// How many tasks have samples, judged or not.
 fn tasks(totals: &Totals, figures: &SampleFigures) -> usize {
-    totals.tasks.div_ceil(figures.k as usize)
+    if figures.until_pass { figures.tasks } else { totals.tasks.div_ceil(figures.k as usize) }
 }
 
 /// What answers to questions about pages took.
@@ -201,6 +205,11 @@ pub(crate) fn exit(summary: &RunSummary) -> ExitCode {
 
 /// 101 when something broke, 100 when an answer was wrong.
 pub(crate) fn exit_by_counts(totals: &Totals) -> ExitCode {
+    let figures = totals.sample_figures().filter(|figures| figures.until_pass && totals.errored == 0);
+    // What failed before a sample passed was meant to be tried again.
+    if figures.and_then(|figures| figures.pass_at_k.last().map(|rate| rate.value >= 1.0)) == Some(true) {
+        return ExitCode::SUCCESS;
+    }
     ExitCode::from(match (totals.errored, totals.failed) {
         (1.., _) => 101,
         (0, 1..) => 100,

@@ -7,8 +7,9 @@ use std::{fmt::Display, path::Path, process::ExitCode};
 use clap::Args;
 use serde_json::{Value, json};
 use toolcrib::{
-    Config, Error, Manager, ServerName,
+    Config, Endpoint, Error, Manager, ServerName,
     catalog::{LockChange, LockChangeKind, LockFile},
+    cli_support::as_shared_client,
 };
 
 use crate::cli::{
@@ -55,7 +56,7 @@ impl Lock {
         // With names, other servers are not reported.
         let known = |name: &str| configured.iter().any(|server| server.as_str() == name);
         now.retain(|name| !self.servers.is_empty() || known(name));
-        let failed = tokio::select! {
+        let mut failed = tokio::select! {
             failed = gather(&mut now, &manager) => failed?,
             // What looks at files may hang with their file system.
             () = context.cancel.cancelled() => {
@@ -68,8 +69,9 @@ impl Lock {
                 context.ui.warn(format!("server `{}`: {oddity}; tell its author", row.name));
             }
         }
-        now.hide(&config.secrets);
         context.stop(manager).await?;
+        failed.extend(gather_asked(context, &mut now, config.clone(), &failed).await?);
+        now.hide(&config.secrets);
         let changes = before.diff(&now);
         for error in &failed {
             context.ui.failure("Failed", error, true);
@@ -117,6 +119,41 @@ async fn gather(lock: &mut LockFile, manager: &Manager) -> Result<Vec<std::sync:
     Ok(failed)
 }
 
+/// Puts in what the servers that have not `failed` list besides to a client that they can ask: `serve` is one. They are
+/// started once more for it, as such a client.
+async fn gather_asked(
+    context: &Context<'_>,
+    lock: &mut LockFile,
+    mut config: Config,
+    failed: &[std::sync::Arc<Error>],
+) -> Result<Vec<std::sync::Arc<Error>>, Error> {
+    // A built-in server asks nobody.
+    let broken = |name: &ServerName| failed.iter().any(|error| error.server() == Some(name));
+    config.servers.retain(|name, entry| {
+        let endpoint = entry.server.as_ref().map(|server| &server.endpoint);
+        !broken(name) && !matches!(endpoint, Ok(Endpoint::Builtin { .. }))
+    });
+    if config.servers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pending = Pending::of(&config);
+    let starting = context.start_with(&config, pending.observing(|_| {}), as_shared_client);
+    let manager = pending.beside(context.ui, starting).await?;
+    let catalog = manager.catalog();
+    let mut failed = Vec::new();
+    for row in &manager.report().servers {
+        match &row.outcome {
+            Ok(_) => {
+                let tools = catalog.entries().iter().filter(|entry| entry.server == row.name);
+                lock.put_asked(&row.name, tools.map(|entry| &entry.tool));
+            }
+            Err(error) => failed.push(error.clone()),
+        }
+    }
+    context.stop(manager).await?;
+    Ok(failed)
+}
+
 fn write(
     ui: &Ui,
     config: &Config,
@@ -151,6 +188,9 @@ fn text_of(change: &LockChange) -> String {
     {
         for name in names {
             text.push_str(&format!("\n  {sign} {}", output::one_line(name)));
+            if sign == '+' && change.asked.contains(name) {
+                text.push_str("  (only for a client that the server can ask, as with `serve`)");
+            }
             if let Some(texts) = change.texts.iter().find(|texts| texts.name == *name) {
                 text.push_str(&diff::lines(texts, sign == '+', sign == '-').concat());
             }

@@ -376,6 +376,7 @@ pub(crate) fn exit_code(error: &Error) -> u8 {
         ErrorCode::ProtocolMismatch | ErrorCode::StdoutGarbage => 8,
         ErrorCode::TeardownIncomplete => 9,
         ErrorCode::ToolsChanged | ErrorCode::PackageChanged => 10,
+        ErrorCode::RunInUse => 11,
         ErrorCode::BudgetExceeded => 102,
         ErrorCode::Cancelled => 130,
         _ => 1,

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -71,7 +71,7 @@ impl Config {
     /// # Errors
     /// None is named, and none is found.
     pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
-        path.map_or_else(|| discover(env), |path| Ok(env.folder().join(path)))
+        path.map_or_else(|| discover(env), |path| Ok(without_detours(&env.folder().join(path))))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
@@ -89,6 +89,18 @@ impl Config {
         };
         parse(text, &origin, env, &ConfigOverrides::default())
     }
+}
+
+/// `path` without `FOLDER/..`, where that is no symbolic link: a file is the same by each way that leads to it.
+fn without_detours(path: &Path) -> PathBuf {
+    let mut direct = PathBuf::new();
+    for part in path.components() {
+        let is_folder = || direct.symlink_metadata().is_ok_and(|about| about.is_dir());
+        if part != Component::ParentDir || !is_folder() || !direct.pop() {
+            direct.push(part);
+        }
+    }
+    direct
 }
 
 pub(in crate::config) fn parse(
@@ -334,7 +346,7 @@ impl Merge<'_> {
 
 fn discover(env: &Env) -> Result<PathBuf> {
     if let Some(path) = env.get("TOOLCRIB_CONFIG").filter(|path| !path.is_empty()) {
-        return Ok(env.folder().join(path));
+        return Ok(without_detours(&env.folder().join(path)));
     }
     let mut folders: Vec<PathBuf> = env.folder().ancestors().map(Path::to_owned).collect();
     let root = folders.iter().position(|folder| folder.join(".git").exists());

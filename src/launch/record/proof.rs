@@ -11,11 +11,13 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::{
     bounded,
     config::StdioConfig,
     launch::{Runner, observe::ObservedProcess},
+    text::short_hex,
 };
 
 /// The files that decide what one runner starts.
@@ -55,6 +57,12 @@ const UV: Inputs = Inputs {
 /// What pipx has of a package is found by what it has started.
 const PIPX: Inputs = Inputs { project: &[], home: &[], config: &[], data: &[], variables: &[] };
 
+/// Files that a runner may write anew at each start, with the same words: npx does so for a package with a range of versions.
+const REWRITTEN: &[&str] =
+    &["package.json", "package-lock.json", ".package-lock.json", "uv.lock", "pyvenv.cfg"];
+/// Longest of them whose words are compared.
+const MAX_REWRITTEN: u64 = 4 << 20;
+
 /// In a `pyproject.toml`: that uv looks at more than the files above.
 const FURTHER: &[&str] = &["tool.uv.workspace", "tool.uv.sources", "cache-keys"];
 /// Longest `pyproject.toml` that is read.
@@ -68,6 +76,9 @@ pub(super) struct Proof {
     path: PathBuf,
     /// `None`: there was none.
     stamp: Option<Stamp>,
+    /// The hash of its words, if runners write it anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    words: Option<String>,
 }
 
 /// What a file cannot keep when it is replaced or written to. Of a folder: when an entry comes or goes.
@@ -82,17 +93,24 @@ struct Stamp {
 
 impl Proof {
     fn of(path: PathBuf) -> Self {
+        // Before the words: what is written in between is noticed.
         let stamp = Stamp::of(&path);
-        Self { path, stamp }
+        let is_rewritten =
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| REWRITTEN.contains(&name));
+        let words = stamp.as_ref().filter(|_| is_rewritten).and_then(|_| words(&path));
+        Self { path, stamp, words }
     }
 
-    /// Whether it is as it was.
+    /// Whether it is as it was, or has the same words.
     pub(super) fn holds(&self) -> bool {
-        Stamp::of(&self.path) == self.stamp
+        Stamp::of(&self.path) == self.stamp || self.words.is_some() && words(&self.path) == self.words
     }
 
-    /// Whether it was put there, moved or written after `moment`.
+    /// Whether it was put there, moved or written after `moment`. Of a file that runners write anew this says nothing.
     pub(super) fn changed_since(&self, moment: SystemTime) -> bool {
+        if self.words.is_some() {
+            return false;
+        }
         let moment = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.stamp.as_ref().is_some_and(|Stamp { changed: (seconds, nanos), .. }| {
             let nanos = u32::try_from(*nanos).unwrap_or(0);
@@ -114,6 +132,12 @@ impl Stamp {
             changed: (about.ctime(), about.ctime_nsec()),
         })
     }
+}
+
+/// The hash of a file's words. `None`: it is not there, too long, or no text.
+fn words(path: &Path) -> Option<String> {
+    let text = bounded::read_text(path, MAX_REWRITTEN).ok()?;
+    Some(short_hex(Sha256::new_with_prefix(text)))
 }
 
 /// What proves that `runner`, an executable at `path`, would start `seen` again. `files` are its program and its

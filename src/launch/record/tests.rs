@@ -164,3 +164,27 @@ fn the_record_key_covers_the_inputs_of_the_runner() {
     assert_ne!(before, with(|spec| spec.cwd = "/".into()));
     assert_ne!(before, key(&house.spec, Path::new("/other/uvx")));
 }
+
+/// As npx does for a package with a range of versions, so that the next start of another folder had to go through it.
+#[test]
+fn files_that_are_rewritten_with_the_same_words_hold() {
+    let mut house = House::new();
+    house.spec.command = "npx".into();
+    house.spec.args = ["-y", "server@^1", "--token", "hunter2-hunter2"].map(str::to_owned).to_vec();
+    let lock = house.path("work/package-lock.json");
+    let write = |text: &str| {
+        std::fs::write(&lock, text).unwrap();
+        let file = std::fs::File::options().write(true).open(&lock).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(text.len() as u64)).unwrap();
+    };
+    write("{\"a\": 1}");
+    let record = house.record(house.seen()).unwrap();
+    let now = SystemTime::now();
+    std::fs::remove_file(&lock).unwrap();
+    assert!(!record.holds(Freshness::Cached, now), "it is gone");
+    std::fs::write(&lock, "{\"a\": 1}").unwrap();
+    assert!(record.holds(Freshness::Cached, now), "another file with the same words");
+    assert!(!record.changed_since(now + Duration::from_secs(1)), "nothing was installed");
+    write("{\"a\": 2}");
+    assert!(!record.holds(Freshness::Cached, now), "other words of the same length");
+}

@@ -41,6 +41,13 @@ pub(crate) enum Proof {
     /// Nothing: its next start is an ordinary one.
     #[default]
     Unknown,
+    /// Nothing here, and a fork has offered something else than servers of its package version in other folders: its next start is
+    /// an ordinary one.
+    Own,
+    /// Nothing here. In another folder a fork of the same package version, with the same arguments and environment, has offered
+    /// this, as an ordinary start there. The next start may be a fork, and is compared. Never stored.
+    #[serde(skip)]
+    Borrowed(Fingerprint),
     /// What an ordinary start has offered. The next one may be a fork, and is compared.
     Baseline(Fingerprint),
     /// A fork has offered the same.
@@ -134,7 +141,12 @@ pub(super) struct Proofs {
 impl Proof {
     /// Whether a fork may be tried.
     pub(super) fn permits(&self) -> bool {
-        matches!(self, Self::Baseline(_) | Self::Proven(_) | Self::Fragile(_))
+        matches!(self, Self::Borrowed(_) | Self::Baseline(_) | Self::Proven(_) | Self::Fragile(_))
+    }
+
+    /// Whether nothing is known that would keep it from being forked once it has had an ordinary start.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Own) || self.permits()
     }
 
     pub(super) fn off(reason: &str) -> Self {
@@ -145,7 +157,7 @@ impl Proof {
     pub(super) fn after_ordinary(&self, seen: Fingerprint) -> (Option<Self>, Verdict) {
         let differs = |before: &Fingerprint| before.difference(&seen).is_some();
         match self {
-            Self::Unknown => (Some(Self::Baseline(seen)), Verdict::Nothing),
+            Self::Unknown | Self::Own | Self::Borrowed(_) => (Some(Self::Baseline(seen)), Verdict::Nothing),
             // What it offers has changed since, without a fork.
             Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before) if differs(before) => {
                 (Some(Self::Baseline(seen)), Verdict::Nothing)
@@ -175,7 +187,7 @@ impl Proof {
     /// What it becomes by the end of a server in its first seconds: `how`, and that with more as the `reason`. And what that says.
     pub(super) fn after_early_end(&self, forked: bool, how: &str, reason: &str) -> (Option<Self>, Verdict) {
         match self {
-            Self::Baseline(before) | Self::Proven(before) if forked => {
+            Self::Borrowed(before) | Self::Baseline(before) | Self::Proven(before) if forked => {
                 let (reason, before) = (short(reason), before.clone());
                 let ended = Some(Ended { how: short(how), before });
                 (Some(Self::Off { reason: reason.clone(), when: now(), ended }), Verdict::Off(reason))
@@ -190,13 +202,17 @@ impl Proof {
 
     /// What it becomes by a fork that offered `seen`, and how that differs.
     pub(super) fn after_fork(&self, seen: &Fingerprint) -> (Option<Self>, Option<Difference>) {
-        let (Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before)) = self else {
+        let (Self::Borrowed(before) | Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before)) =
+            self
+        else {
             return (None, None);
         };
-        let proven = !matches!(self, Self::Baseline(_));
+        let proven = !matches!(self, Self::Baseline(_) | Self::Borrowed(_));
         match before.difference(seen) {
             None if proven => (None, None),
             None => (Some(Self::Proven(before.clone())), None),
+            // Perhaps it offers something else in this folder, forked or not.
+            Some(difference) if matches!(self, Self::Borrowed(_)) => (Some(Self::Own), Some(difference)),
             // Perhaps any start would offer something else by now.
             Some(difference) => {
                 let (before, forked, reason) = (before.clone(), seen.clone(), short(difference.as_str()));
@@ -232,31 +248,54 @@ impl Proofs {
         Self { store, memory: Arc::default() }
     }
 
-    /// Reads a file.
+    /// Reads a file or two.
     pub(super) fn of(&self, identity: &Identity) -> Proof {
-        match &self.store {
-            Some(store) => {
-                let record = store.load::<ProofRecord>(&identity.key);
-                record.filter(|record| record.schema == SCHEMA).map(|record| record.proof).unwrap_or_default()
-            }
-            None => self.memory().get(&identity.key).cloned().unwrap_or_default(),
+        let elsewhere = || match self.at(identity.shared.as_ref()?)? {
+            Proof::Proven(seen) => Some(Proof::Borrowed(seen)),
+            _ => None,
+        };
+        self.at(&identity.key).or_else(elsewhere).unwrap_or_default()
+    }
+
+    /// Writes a file or two: what a fork has proven holds for other folders, and what speaks against forks ends that. A file that
+    /// cannot be written is as good as unknown.
+    pub(super) fn set(&self, identity: &Identity, proof: Proof) {
+        let elsewhere = match &proof {
+            Proof::Proven(_) => Some(proof.clone()),
+            Proof::Off { .. } | Proof::Doubtful { .. } | Proof::Varies { .. } => Some(Proof::Unknown),
+            _ => None,
+        };
+        if let Some((shared, elsewhere)) = identity.shared.as_ref().zip(elsewhere) {
+            self.put(shared, &identity.words, elsewhere);
+        }
+        self.put(&identity.key, &identity.words, proof);
+        if let Some(store) = &self.store {
+            store.remove_older(MAX_AGE);
         }
     }
 
-    /// Writes a file. One that cannot be written is as good as unknown.
-    pub(super) fn set(&self, identity: &Identity, proof: Proof) {
-        let Some(store) = &self.store else {
-            self.memory().insert(identity.key.clone(), proof);
-            return;
-        };
-        if proof == Proof::Unknown {
-            return store.remove(&identity.key);
+    fn at(&self, key: &str) -> Option<Proof> {
+        match &self.store {
+            Some(store) => {
+                let record = store.load::<ProofRecord>(key).filter(|record| record.schema == SCHEMA);
+                record.map(|record| record.proof)
+            }
+            None => self.memory().get(key).cloned(),
         }
-        let record = ProofRecord { schema: SCHEMA, of: identity.words.clone(), proof };
-        if let Err(error) = store.save(&identity.key, &record) {
-            tracing::debug!(of = %identity.words, %error, "what is known of its forks could not be saved");
+    }
+
+    fn put(&self, key: &str, words: &str, proof: Proof) {
+        match &self.store {
+            None if proof == Proof::Unknown => drop(self.memory().remove(key)),
+            None => drop(self.memory().insert(key.to_owned(), proof)),
+            Some(store) if proof == Proof::Unknown => store.remove(key),
+            Some(store) => {
+                let record = ProofRecord { schema: SCHEMA, of: words.to_owned(), proof };
+                if let Err(error) = store.save(key, &record) {
+                    tracing::debug!(of = %words, %error, "what is known of its forks could not be saved");
+                }
+            }
         }
-        store.remove_older(MAX_AGE);
     }
 
     /// What is remembered of the template with this key. Reads a file.

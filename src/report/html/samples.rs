@@ -116,6 +116,11 @@ fn facts(figures: &Value) -> String {
     facts.extend(
         percent(&figures["deviation"]).map(|deviation| format!("deviation of the rounds {deviation}")),
     );
+    facts.extend(
+        percent(&figures["lowest"])
+            .zip(percent(&figures["highest"]))
+            .map(|(low, high)| format!("rounds from {low} to {high}")),
+    );
     facts.extend(percent(&figures["majority"]["value"]).map(|majority| match &figures["majority"]["ties"] {
         ties if *ties == 0 => format!("majority vote {majority}"),
         ties => format!("majority vote {majority}, ties {ties}"),

@@ -73,9 +73,52 @@ fn figures_are_those_of_published_packages() {
                 counts.add(&report(task, *sample, status, answer.as_deref()));
             }
         }
-        let found = serde_json::to_value(counts.figures().unwrap()).unwrap();
+        let mut found = serde_json::to_value(counts.figures().unwrap()).unwrap();
+        let members = found.as_object_mut().unwrap();
+        let range = ["lowest", "highest"].map(|name| members.remove(name).unwrap().as_f64());
+        if let [Some(lowest), Some(highest)] = range {
+            assert!(lowest <= highest && (lowest < highest) == (found["deviation"].as_f64().unwrap() > 0.0));
+        } else {
+            assert_eq!((range, &found["deviation"]), ([None, None], &Value::Null));
+        }
         assert_same(&found, &run.expected, &format!("k = {}", run.k));
     }
+}
+
+#[test]
+fn the_lowest_and_the_highest_round_are_named() {
+    let mut counts = SampleCounts::new(NonZeroU32::new(3).unwrap());
+    let rounds =
+        [(1, [Outcome::Passed, Outcome::Failed]), (2, [Outcome::Failed; 2]), (3, [Outcome::Passed; 2])];
+    for (sample, statuses) in rounds {
+        for (task, status) in statuses.into_iter().enumerate() {
+            counts.add(&report(task, sample, status, None));
+        }
+    }
+    let figures = counts.figures().unwrap();
+    assert_eq!((figures.lowest, figures.highest), (Some(0.0), Some(1.0)));
+}
+
+#[test]
+fn samples_until_the_first_pass_give_the_passed_tasks() {
+    let mut counts = SampleCounts::new(NonZeroU32::new(4).unwrap()).until_pass(true);
+    // The first task passes at once, the second one at its third sample, the third one never, the fourth one breaks.
+    let runs: [&[Outcome]; 4] = [
+        &[Outcome::Passed],
+        &[Outcome::Failed, Outcome::Failed, Outcome::Passed],
+        &[Outcome::Failed; 4],
+        &[Outcome::Failed, Outcome::Errored, Outcome::Errored, Outcome::Errored],
+    ];
+    for (task, statuses) in runs.into_iter().enumerate() {
+        for (status, sample) in statuses.iter().zip(1..) {
+            counts.add(&report(task, sample, *status, None));
+        }
+    }
+    let figures = counts.figures().unwrap();
+    let rates: Vec<(u32, f64, usize)> =
+        figures.pass_at_k.iter().map(|rate| (rate.k, rate.value, rate.tasks)).collect();
+    assert_eq!(rates, [(1, 0.25, 4), (2, 1.0 / 3.0, 3), (4, 2.0 / 3.0, 3)]);
+    assert_eq!((figures.mean, figures.pass_hat_k.len(), figures.majority), (0.25, 0, None));
 }
 
 #[test]

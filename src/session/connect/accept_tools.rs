@@ -35,7 +35,8 @@ pub(super) struct AcceptedTools {
 impl ToolListCheck {
     /// Must be made before the server is started: its program may be exchanged while it starts.
     pub(super) fn new(config: &ServerConfig, connect_context: &ConnectContext) -> Self {
-        let cache = connect_context.cache.clone().and_then(|cache| Some((cache, Fingerprint::of(config)?)));
+        let print = || Fingerprint::of(config, &connect_context.client.identity.capabilities);
+        let cache = connect_context.cache.clone().and_then(|cache| Some((cache, print()?)));
         Self {
             server: config.name.clone(),
             offered: config.tools.clone(),

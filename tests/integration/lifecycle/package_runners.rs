@@ -21,17 +21,21 @@ impl House {
         fs::create_dir_all(&bin).unwrap();
         fs::copy(FIXTURE, house.target()).unwrap();
         fs::write(house.manifest(), "{\"version\": \"1.0.0\"}").unwrap();
-        // As npm does: a shell between the runner and its child, a longer PATH, its own variables.
+        // As npm does: a shell between the runner and its child, a longer PATH, its own variables, and at each start the
+        // same words into its files.
         let script = format!(
             "#!/bin/sh\n\
              echo \"$*\" >> '{runs}'\n\
              shift 2\n\
+             cp '{manifest}' '{manifest}.new'\n\
+             mv '{manifest}.new' '{manifest}'\n\
              export PATH='{bin}':\"$PATH\" FROM_RUNNER=yes\n\
              unset TAKEN_AWAY\n\
              sh -c 'server \"$@\"; exit $?' sh \"$@\"\n\
              exit $?\n",
             runs = house.lab.file("runs").display(),
             bin = bin.display(),
+            manifest = house.manifest().display(),
         );
         fs::write(house.runner(), script).unwrap();
         fs::set_permissions(house.runner(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -116,6 +120,27 @@ async fn the_second_start_bypasses_the_runner() {
     // Other arguments are another server.
     let (third, _) = house.start(house.server(&["pages=3"])).await;
     assert!(!third.direct);
+    assert_eq!(house.runs(), 2);
+}
+
+#[tokio::test]
+async fn direct_starts_of_two_folders_stay_direct() {
+    let house = House::new();
+    let folder = |name: &str| {
+        let mut server = house.server(&[]);
+        let Endpoint::Stdio(child) = &mut server.endpoint else { unreachable!() };
+        child.cwd = house.lab.file(name);
+        fs::create_dir_all(&child.cwd).unwrap();
+        server
+    };
+    let (one, two) = (folder("one"), folder("two"));
+    for server in [&one, &two] {
+        assert!(!house.start(server.clone()).await.0.direct);
+    }
+    for server in [&one, &two, &one, &two] {
+        let (report, _) = house.start(server.clone()).await;
+        assert!(report.direct, "{report:?}");
+    }
     assert_eq!(house.runs(), 2);
 }
 

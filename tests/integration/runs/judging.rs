@@ -203,6 +203,44 @@ async fn samples_come_to_pass_at_k_and_a_majority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn samples_end_with_the_first_right_one() {
+    // `a` is right at once, `b` at the third time, `c` never, `d` at the second time.
+    let asked = std::sync::Mutex::new(std::collections::HashMap::new());
+    let agent = Model::choosing(move |_, body| {
+        let mut asked = asked.lock().unwrap();
+        let times = asked.entry(question(body)).and_modify(|times| *times += 1).or_insert(1);
+        let right = [("a", 1), ("b", 3), ("d", 2)].contains(&(question(body).as_str(), *times));
+        say(if right { "42" } else { "43" })
+    });
+    let task = |id: &str| json!({"id": id, "input": format!("ask:{id} ?"), "target": "42"});
+    let bench = bench(&agent, &Model::new([]), &["a", "b", "c"].map(task));
+    let done = bench.run(&["run", "tasks.jsonl", "--k", "4", "--until-pass", "-j", "2"]);
+    assert_eq!(code(&done), 100, "{}", err(&done));
+    assert_eq!(agent.requests().len(), 1 + 3 + 4);
+    assert!(err(&done).contains("12 samples, 2 at once: 6 waves"), "{}", err(&done));
+    assert!(err(&done).contains("pass@1 33.3%  pass@2 33.3%  pass@4 66.7%"), "{}", err(&done));
+    let order: Vec<String> =
+        results(&bench).iter().map(|line| format!("{}{}", line["task"], line["sample"])).collect();
+    assert_eq!(order.concat(), r#""a"1"b"1"b"2"b"3"c"1"c"2"c"3"c"4"#);
+    let manifest = read(run_folder(&bench).join("run.json"));
+    assert_eq!(
+        (&manifest["tasks_total"], &manifest["totals"]["samples"]["until_pass"]),
+        (&json!(8), &json!(true))
+    );
+    bench.file("tasks.jsonl", &task("d").to_string());
+    let done = bench.run(&["run", "tasks.jsonl", "--k", "4", "--until-pass"]);
+    assert_eq!(code(&done), 0, "what failed before does not count: {}", err(&done));
+    let id = err(&done).rsplit("| run ").next().unwrap().split_whitespace().next().unwrap().to_owned();
+    let shown = bench.run(&["runs", "show", &id]);
+    assert!(
+        out(&shown).contains("pass@1 0.0%  pass@2 100.0%  pass@4 100.0%"),
+        "{} {}",
+        out(&shown),
+        err(&shown)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rate_that_is_asked_for_decides_the_exit_code() {
     let agent = Model::choosing(|_, body| say(if question(body) == "a" { "42" } else { "43" }));
     let task = |id: &str| json!({"id": id, "input": format!("ask:{id} ?"), "target": "42"});

@@ -199,9 +199,22 @@ async fn a_second_process_on_the_same_run_is_refused() {
     let second = bench.run(&["run", "tasks.jsonl"]);
     let words = format!("another process (pid {}) works on the run", run.id());
     assert!(err(&second).contains(&words) && err(&second).contains("--fresh"), "{}", err(&second));
-    assert_eq!(code(&second), 2);
+    assert_eq!(code(&second), 11);
     assert_eq!(run.wait().unwrap().code(), Some(0));
     assert_eq!(results(&bench).len(), 6);
+}
+
+/// Neither finds the other's run before it begins its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_runs_that_begin_at_once_one_does_the_work() {
+    let model = model(Duration::from_millis(300));
+    let bench = bench(&model, 4);
+    let mut running: Vec<_> = (0..4).map(|_| start(&bench, &["-j", "1"])).collect();
+    let mut codes: Vec<_> = running.iter_mut().map(|run| run.wait().unwrap().code().unwrap()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 11, 11, 11]);
+    assert_eq!(runs(&bench).len(), 1);
+    assert_eq!(results(&bench).len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

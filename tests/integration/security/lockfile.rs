@@ -1,6 +1,10 @@
 //! toolcrib.lock: servers whose tools differ from the reviewed ones are refused, at their start and later.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::Stdio,
+};
 
 use serde_json::{Value, json};
 use toolcrib::{
@@ -326,4 +330,54 @@ async fn cached_tools_that_are_not_locked_are_not_offered() {
         (error.code(), error.causes()),
         (ErrorCode::ToolsChanged, vec!["the server is not in toolcrib.lock".into()])
     );
+}
+
+/// Some servers list more to a client that they can ask, as `serve` is one and `check` is none.
+#[test]
+fn serve_check_lock_and_call_agree_on_the_lockfile() {
+    let bench = Bench::new("");
+    let fixture = crate::support::FIXTURE;
+    let config = format!(
+        "[servers.old]\ncommand = {fixture:?}\nargs = [\"asked=ask_old\"]\n[servers.new]\ncommand = {fixture:?}\nargs = [\"modern\", \"asked=ask_new\"]\n"
+    );
+    bench.file("servers.toml", &config);
+    // The answer to `tools/list`, and what it wrote to stderr.
+    let serve = |options: &[&str]| {
+        let mut command = bench.command(&[&["serve", "--stdio"], options].concat());
+        let mut serving =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let mut stdin = serving.stdin.take().unwrap();
+        writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}))
+            .unwrap();
+        writeln!(stdin, "{}", json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})).unwrap();
+        let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let listed = lines.find(|line| line.contains("\"tools\":[")).unwrap_or_default();
+        drop(stdin);
+        (listed, err(&serving.wait_with_output().unwrap()))
+    };
+    let (shown, told) = serve(&[]);
+    assert!(shown.contains("old__ask_old") && shown.contains("new__ask_new"), "{shown} {told}");
+    for _ in 0..2 {
+        for told in [err(&bench.run(&["check"])), serve(&[]).1] {
+            assert!(!told.contains("since"), "nothing has changed: {told}");
+        }
+    }
+    let locked = bench.run(&["lock"]);
+    assert_eq!(code(&locked), 0, "{}", err(&locked));
+    let equal = bench.run(&["lock", "--diff"]);
+    assert_eq!((code(&equal), out(&equal).as_str()), (0, ""), "{}", err(&equal));
+    for command in [&["check", "--locked"][..], &["call", "--locked", "old.pid"]] {
+        let told = bench.run(command);
+        assert_eq!(code(&told), 0, "{}", err(&told));
+    }
+    let (shown, told) = serve(&["--locked"]);
+    assert!(shown.contains("old__ask_old") && shown.contains("new__ask_new"), "{shown} {told}");
+    bench.file("servers.toml", &config.replace("asked=ask_old", "asked=other"));
+    let diff = bench.run(&["lock", "--diff"]);
+    assert_eq!(code(&diff), 10, "{}", err(&diff));
+    assert!(out(&diff).contains("+ other  (only for a client that the server can ask"), "{}", out(&diff));
+    assert_eq!(code(&bench.run(&["check", "--locked"])), 0);
+    let (_, refused) = serve(&["--locked"]);
+    assert!(refused.contains("the tool `other` is new"), "{refused}");
 }

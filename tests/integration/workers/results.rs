@@ -39,7 +39,7 @@ async fn results_add_what_has_ended_since() {
     within("the first result", || !lines(&fleet).is_empty()).await;
     // The folder has one writer.
     let other = fleet.run(&["results", "one", "--out", "found"]);
-    assert_eq!(code(&other), 2, "{}", err(&other));
+    assert_eq!(code(&other), 11, "{}", err(&other));
     assert!(err(&other).contains("another process writes into"), "{}", err(&other));
     // A line that was not written to its end, as after a kill, is made again.
     signal("KILL", follow.id());

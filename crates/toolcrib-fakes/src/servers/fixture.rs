@@ -45,6 +45,8 @@ struct Flags {
     pages: usize,
     /// A file of further tools, read anew for each list: `NAME` or `NAME DESCRIPTION` on each line.
     extra: Option<String>,
+    /// The name of one more tool, for clients that can be asked for their roots.
+    asked: Option<String>,
     /// One more tool, whose schema says nothing about arguments that it does not name.
     loose: bool,
     /// One more tool, `odd`, whose schema is in this file.
@@ -92,6 +94,7 @@ pub fn main() {
             "pages" => flags.pages = value.parse().unwrap(),
             "loop-cursor" => flags.loop_cursor = true,
             "extra" => flags.extra = Some(value.to_owned()),
+            "asked" => flags.asked = Some(value.to_owned()),
             "loose" => flags.loose = true,
             "odd" => flags.odd = Some(value.to_owned()),
             "astray" => flags.astray = true,
@@ -149,6 +152,7 @@ fn eprintln_line(text: &str) {
 }
 
 fn serve(flags: &Flags) {
+    let mut can_be_asked = false;
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { return };
         let message: Value = serde_json::from_str(&line).unwrap();
@@ -157,6 +161,12 @@ fn serve(flags: &Flags) {
         }
         let method = message["method"].as_str().unwrap_or_default();
         let id = &message["id"];
+        let params = &message["params"];
+        let declared = match method {
+            "initialize" => &params["capabilities"],
+            _ => &params["_meta"]["io.modelcontextprotocol/clientCapabilities"],
+        };
+        can_be_asked |= declared["roots"].is_object();
         match method {
             "notifications/cancelled" => tools::cancelled(),
             _ if id.is_null() => {}
@@ -165,7 +175,14 @@ fn serve(flags: &Flags) {
             "server/discover" if flags.modern => answer(id, discovered()),
             "initialize" if !flags.modern => answer(id, initialized(&message["params"]["protocolVersion"])),
             "ping" => answer(id, json!({})),
-            "tools/list" => answer(id, page(flags, message["params"]["cursor"].as_str())),
+            "tools/list" => {
+                let mut result = page(flags, params["cursor"].as_str());
+                if let (Some(name), true) = (&flags.asked, can_be_asked) {
+                    let tool = tools::describe(name, true, &json!({}));
+                    result["tools"].as_array_mut().unwrap().push(tool);
+                }
+                answer(id, result);
+            }
             "tools/call"
                 if flags.astray
                     && astray::call(id, &message["params"], flags.count.as_deref(), flags.mayhem) => {}

@@ -20,6 +20,9 @@ pub(super) struct Judging {
     /// Carry out each task N times, and report pass@k, pass^k and a majority vote [default: as configured, or 1].
     #[arg(long, value_name = "N", value_parser = samples)]
     k: Option<NonZeroU32>,
+    /// With --k: carry out the samples of a task one after the other, and no further one once a sample has passed.
+    #[arg(long)]
+    until_pass: bool,
     /// Let tasks name programs that score their answers (score type `command`).
     #[arg(long)]
     allow_commands: bool,
@@ -50,6 +53,7 @@ impl Judging {
             }
             judge => judge.transpose()?.flatten(),
         };
+        run = run.until_pass(self.until_pass);
         if self.allow_commands {
             run = run.allow_commands();
         }

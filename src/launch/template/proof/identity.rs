@@ -25,6 +25,9 @@ const MAX_KNOWN: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(in crate::launch::template) key: String,
+    /// The name of the record of all servers of the package version that are started so, in whatever folder. `None`: it is of no
+    /// package.
+    pub(in crate::launch::template) shared: Option<String>,
     /// Its package, or its script.
     pub(crate) words: String,
 }
@@ -83,7 +86,8 @@ impl Identities {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
-        Identity { key: short_hex(hash), words: secrets.hide(&words) }
+        let shared = package.map(|_| anywhere(&installed, &words, spec));
+        Identity { key: short_hex(hash), shared, words: secrets.hide(&words) }
     }
 
     fn package(&self, installed: &str, spec: &StdioConfig, start: &PythonStart) -> Option<Package> {
@@ -106,6 +110,24 @@ impl Identities {
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Option<Package>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A start of `installed`, which is a package, by its arguments and environment: all but its folder.
+fn anywhere(installed: &str, words: &str, spec: &StdioConfig) -> String {
+    /// Variables that name the folder, or are those of a shell.
+    const OF_THE_FOLDER: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
+    let mut hash = Sha256::new();
+    let mut add = |part: &str| {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    };
+    ["anywhere", installed, words].into_iter().for_each(&mut add);
+    spec.args.iter().for_each(|word| add(word));
+    for (name, value) in spec.env.iter().filter(|(name, _)| !OF_THE_FOLDER.contains(&name.as_str())) {
+        add(name);
+        add(value);
+    }
+    short_hex(hash)
 }
 
 /// When a file or a folder was changed last. Empty if there is none.
@@ -138,6 +160,11 @@ fn package_folders(interpreter: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 impl Identity {
     pub(super) fn made(key: &str) -> Self {
-        Self { key: key.to_owned(), words: format!("script {key}") }
+        Self { key: key.to_owned(), shared: None, words: format!("script {key}") }
+    }
+
+    /// Of the package `shared`.
+    pub(super) fn of_package(self, shared: &str) -> Self {
+        Self { shared: Some(shared.to_owned()), ..self }
     }
 }

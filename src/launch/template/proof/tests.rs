@@ -193,6 +193,35 @@ fn proofs_survive_damaged_and_foreign_files() {
     assert!(same(&in_memory.clone().of(&one)) && in_memory.of(&identity("two")) == Proof::Unknown);
 }
 
+/// Two folders with one package version: what a fork has proven in one is enough to try a fork in the other, and no more.
+#[test]
+fn a_proof_of_a_package_version_is_tried_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    for proofs in [Proofs::new(Some(folder.path())), Proofs::new(None)] {
+        let [one, two, three] = ["one", "two", "three"].map(|key| identity(key).of_package("p"));
+        let (same, other) = (offered(&["a"]), offered(&["a", "b"]));
+        assert_eq!(proofs.of(&one), Proof::Unknown);
+        proofs.set(&one, Proof::Baseline(same.clone()));
+        assert_eq!(proofs.of(&two), Proof::Unknown, "no fork has shown anything yet");
+        proofs.set(&one, Proof::Proven(same.clone()));
+        assert_eq!(proofs.of(&identity("two").of_package("q")), Proof::Unknown, "another package or version");
+        assert_eq!(proofs.of(&identity("two")), Proof::Unknown, "a script");
+        let borrowed = proofs.of(&two);
+        assert!(matches!(borrowed, Proof::Borrowed(_)) && borrowed.permits());
+        assert!(matches!(borrowed.after_fork(&same), (Some(Proof::Proven(_)), None)));
+        // Where it offers something else, an ordinary start is what counts, and nobody is warned.
+        let (own, difference) = borrowed.after_fork(&other);
+        assert!(difference.is_some() && own == Some(Proof::Own));
+        proofs.set(&two, Proof::Own);
+        assert!(!proofs.of(&two).permits() && proofs.of(&two).is_open());
+        let after = proofs.of(&two).after_ordinary(other.clone());
+        assert_eq!(after, (Some(Proof::Baseline(other.clone())), Verdict::Nothing));
+        assert!(proofs.of(&three).permits(), "nothing speaks against forks");
+        proofs.set(&one, Proof::off("it crashed"));
+        assert_eq!(proofs.of(&three), Proof::Unknown, "not any more");
+    }
+}
+
 #[test]
 fn old_proofs_are_removed() {
     let folder = tempfile::tempdir().unwrap();
@@ -250,6 +279,7 @@ fn another_version_has_another_identity() {
     assert_eq!(first.words, "pypi server 1.0");
     assert_eq!(of(&server, "one"), first);
     assert_ne!(of(&server, "two"), first);
+    assert_eq!(of(&server, "two").shared, first.shared, "as it is started from another folder");
     let script = of(&other, "one");
     assert_eq!(script.words, text("other.py"));
     std::fs::write(root.join("other.py"), "something else").unwrap();
@@ -259,4 +289,6 @@ fn another_version_has_another_identity() {
     let second = of(&server, "one");
     assert_eq!(second.words, "pypi server 1.1");
     assert_ne!(second, first);
+    assert_ne!(second.shared, first.shared);
+    assert_eq!(of(&other, "one").shared, None);
 }

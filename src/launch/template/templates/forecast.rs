@@ -48,8 +48,8 @@ impl Templates {
         };
         let Shared { proofs, .. } = &*self.0;
         Some(match planned.proof() {
-            Proof::Unknown | Proof::Doubtful { .. } => Forecast::Later,
-            Proof::Baseline(_) => Forecast::Compared,
+            Proof::Unknown | Proof::Own | Proof::Doubtful { .. } => Forecast::Later,
+            Proof::Borrowed(_) | Proof::Baseline(_) => Forecast::Compared,
             Proof::Proven(_) | Proof::Fragile(_) => Forecast::Proven,
             Proof::Varies { reason, .. } => Forecast::Varies(reason.clone()),
             Proof::Off { reason, when, .. } => {

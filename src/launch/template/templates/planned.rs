@@ -49,7 +49,7 @@ impl Planned {
     /// Counts the server as one that lives, until it is dropped. If it may be forked when it is started again, templates are for it too.
     pub(crate) fn live(&self) -> Counted {
         let state = self.templates.state(&self.key);
-        if !self.is_own && (self.proof == Proof::Unknown || self.proof.permits()) {
+        if !self.is_own && self.proof.is_open() {
             state.slot().enter(&self.start.entry, Instant::now());
         }
         Counted::new(&state, |slot| &mut slot.live)
@@ -72,12 +72,12 @@ impl Planned {
         let state = self.templates.state(&self.key);
         state.slot().begins(&self.identity.key, Instant::now());
         match &self.proof {
-            Proof::Unknown => return Err(Why::FirstStart),
+            Proof::Unknown | Proof::Own => return Err(Why::FirstStart),
             Proof::Off { reason, .. } | Proof::Doubtful { reason, .. } => {
                 return Err(Why::Off(reason.clone()));
             }
             Proof::Varies { reason, .. } => return Err(Why::Varies(reason.clone())),
-            Proof::Baseline(_) | Proof::Proven(_) | Proof::Fragile(_) => {}
+            Proof::Borrowed(_) | Proof::Baseline(_) | Proof::Proven(_) | Proof::Fragile(_) => {}
         }
         if self.is_own {
             return Err(Why::Alone);
