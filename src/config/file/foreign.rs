@@ -1,4 +1,4 @@
-//! Files of other programs, given or found where a servers.toml is expected: what to do with them.
+//! Files of other programs, given or found where a servers.toml is expected, and their keys in one: what to do with them.
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,30 @@ const FILES: [&str; 13] = [
 ];
 /// Extensions of files that are no TOML.
 const EXTENSIONS: [&str; 5] = ["json", "jsonc", "json5", "yaml", "yml"];
+
+/// Keys of other programs: the key, one that is in the table where it is met, and what it is here.
+const ELSEWHERE: [(&str, &str, &str); 8] = [
+    (
+        "type",
+        "builtin",
+        "leave it out: `command`, `url` or `builtin` says what a server is; of a `url`, `transport` can be \"sse\" or \"http\"",
+    ),
+    ("disabled", "enabled", "write enabled = false"),
+    ("timeout", "call_timeout", "write call_timeout or startup_timeout, such as \"30s\""),
+    ("environment", "env", "write env = { NAME = \"value\" }"),
+    ("envFile", "env_file", "write env_file"),
+    ("serverUrl", "url", "write url"),
+    (
+        "mcp_servers",
+        "servers",
+        "write [servers.NAME]; `toolcrib import FILE` translates the file of another program",
+    ),
+    (
+        "mcpServers",
+        "servers",
+        "write [servers.NAME]; `toolcrib import FILE` translates the file of another program",
+    ),
+];
 
 /// Refuses a folder, and a file of another program.
 ///
@@ -61,4 +85,9 @@ pub(super) fn help(file: &Path) -> String {
         "`toolcrib import {file} > servers.toml` translates the servers of that file; a servers.toml with \
          `import = [\"{file}\"]` reads them in place"
     )
+}
+
+/// What is written here in place of a key of other programs, in a table that has these keys.
+pub(super) fn key_help(key: &str, keys: &[&str]) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(other, beside, _)| *other == key && keys.contains(beside)).map(|(.., help)| *help)
 }

@@ -75,7 +75,8 @@ impl Config {
         let Some(path) = path else { return discover(env) };
         let path = env.folder().join(path);
         let inside = || Self::NAMES.map(|name| path.join(name)).into_iter().find(|file| file.is_file());
-        Ok(inside().unwrap_or(path))
+        // One file has one name, whichever folder is written before it: `.` goes.
+        Ok(inside().map_or(path.clone(), |file| file.components().collect()))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 use regex::Regex;
 
 use super::{
+    foreign,
     node::{Entry, Node, Value, is_bare},
     source_location::{SourceLocation, Text},
 };
@@ -17,30 +18,6 @@ use crate::{
 
 /// Longest duration that is accepted: clocks overflow far beyond it.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-
-/// Keys of other programs: the key, one that is in the table where it is met, and what it is here.
-const ELSEWHERE: [(&str, &str, &str); 8] = [
-    (
-        "type",
-        "builtin",
-        "leave it out: `command`, `url` or `builtin` says what a server is; of a `url`, `transport` can be \"sse\" or \"http\"",
-    ),
-    ("disabled", "enabled", "write enabled = false"),
-    ("timeout", "call_timeout", "write call_timeout or startup_timeout, such as \"30s\""),
-    ("environment", "env", "write env = { NAME = \"value\" }"),
-    ("envFile", "env_file", "write env_file"),
-    ("serverUrl", "url", "write url"),
-    (
-        "mcp_servers",
-        "servers",
-        "write [servers.NAME]; `toolcrib import FILE` translates the file of another program",
-    ),
-    (
-        "mcpServers",
-        "servers",
-        "write [servers.NAME]; `toolcrib import FILE` translates the file of another program",
-    ),
-];
 
 /// A table under reading. Every key that is asked for must be in the list it was opened with.
 #[derive(Debug)]
@@ -82,10 +59,9 @@ impl<'a> Section<'a> {
     }
 
     fn unknown(&self, entry: &Entry) -> Error {
-        let mut elsewhere = ELSEWHERE.iter();
-        let elsewhere = elsewhere.find(|(key, beside, _)| *key == entry.key && self.keys.contains(beside));
+        let elsewhere = foreign::key_help(&entry.key, self.keys);
         let help = match nearest(&entry.key, self.keys.iter().copied()) {
-            _ if elsewhere.is_some() => elsewhere.map_or("", |(.., help)| help).to_owned(),
+            _ if elsewhere.is_some() => elsewhere.unwrap_or_default().to_owned(),
             Some(key) => format!("did you mean `{key}`?"),
             None => format!("allowed here: {}", self.keys.join(", ")),
         };

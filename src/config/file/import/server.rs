@@ -59,7 +59,7 @@ pub(super) fn translate<'a>(
         return (Err(table.error(server.line, server.key.clone(), &what, "look at the file")), None);
     }
     let base = table.origin.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let variables = if server.in_mcp { Variables::EnvInBraces } else { file.variables };
+    let variables = if server.is_of_opencode() { Variables::EnvInBraces } else { file.variables };
     let (kind, words, address, unit) = Default::default();
     let mut translation = Translation { server, table, file, variables, base, kind, words, address, unit };
     let read = translation.members(server.node.entries());
@@ -152,7 +152,7 @@ impl<'a> Translation<'a> {
         const MILLISECOND: Duration = Duration::from_millis(1);
         match entry.key.as_str() {
             // OpenCode limits the time until the tools are listed.
-            "timeout" if self.server.in_mcp && self.is_of_opencode() => {
+            "timeout" if self.server.is_of_opencode() => {
                 self.table.put_duration("startup_timeout", entry, MILLISECOND);
             }
             "timeout" => self.timeout(entry),
@@ -176,10 +176,6 @@ impl<'a> Translation<'a> {
             _ => return false,
         }
         true
-    }
-
-    fn is_of_opencode(&self) -> bool {
-        matches!(self.server.node.get("type").and_then(Node::as_text), Some("local" | "remote"))
     }
 
     /// A program; or a list that begins with it (OpenCode), or an object with `path` and `args` (Zed).
@@ -311,12 +307,21 @@ impl<'a> Translation<'a> {
             return Vec::new();
         };
         let adopted = self.adopt(&Node { line: entry.line, value: Value::Table(members) }, true);
-        if self.variables == Variables::Braces {
-            for member in adopted.entries() {
-                if let Some(name) = member.node.as_text().and_then(bare_variable) {
-                    let note = format!("${name} is not expanded: write ${{{name}}} if it is a variable");
-                    self.table.note(&format!("{}.{}", entry.key, member.key), &note);
+        for member in adopted.entries() {
+            let text = member.node.as_text().unwrap_or_default();
+            let note = match self.variables {
+                Variables::Braces => bare_variable(text)
+                    .map(|name| format!("${name} is not expanded: write ${{{name}}} if it is a variable")),
+                Variables::Dollar if text.contains("$(") => {
+                    Some("`$(...)` is not run: put its result into a variable".to_owned())
                 }
+                Variables::EnvInBraces if text.contains("{file:") => {
+                    Some("`{file:...}` is not read: put its content into a variable".to_owned())
+                }
+                _ => None,
+            };
+            if let Some(note) = note {
+                self.table.note(&format!("{}.{}", entry.key, member.key), &note);
             }
         }
         adopted.entries().to_vec()

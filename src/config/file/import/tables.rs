@@ -21,8 +21,8 @@ pub(super) struct Found<'a> {
     pub(super) key: String,
     pub(super) line: usize,
     pub(super) node: &'a Node,
-    /// Whether it is of a table `mcp`, whose variables are `{env:NAME}` (OpenCode).
-    pub(super) in_mcp: bool,
+    /// Whether it is of a table `mcp`.
+    in_mcp: bool,
 }
 
 /// All servers of a file.
@@ -53,6 +53,12 @@ pub(super) fn find<'a>(root: &'a Node, folders: [&Path; 2], stem: &'a str) -> Ta
 }
 
 impl<'a> Found<'a> {
+    /// Whether it is one of OpenCode, whose variables are `{env:NAME}`.
+    pub(super) fn is_of_opencode(&self) -> bool {
+        let kind = self.node.get("type").and_then(Node::as_text);
+        self.in_mcp && matches!(kind, Some("local" | "remote"))
+    }
+
     /// Whether its key has its name: in a list it may have none.
     pub(super) fn is_named(&self) -> bool {
         !self.key.ends_with(']')

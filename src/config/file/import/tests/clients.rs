@@ -114,6 +114,27 @@ fn variables_of_gemini_are_variables() {
     assert!(text.contains(r#"env = { API_KEY = "$MY_KEY_OF_MINE" }"#), "{text}");
     let note = "mcp.json: s.env.API_KEY: $MY_KEY_OF_MINE is not expanded: write ${MY_KEY_OF_MINE} if it is a variable";
     assert_eq!(notes, [note]);
+    // What other programs run or read is told.
+    for (file, text, note) in [
+        (
+            "crush.json",
+            r#"{"mcp": {"s": {"command": "x", "env": {"K": "$(pass show k)"}}}}"#,
+            "`$(...)` is not run",
+        ),
+        (
+            "opencode.json",
+            r#"{"mcp": {"s": {"type": "local", "command": ["x"], "environment": {"K": "{file:~/k}"}}}}"#,
+            "`{file",
+        ),
+        (
+            ".qwen/settings.json",
+            r#"{"mcpServers": {"s": {"command": "x", "env": {"K": "$(pass show k)"}}}}"#,
+            "`$(...)` is not run",
+        ),
+    ] {
+        let (_, notes) = imported(file, text);
+        assert!(notes.iter().any(|told| told.contains(note)), "{file}: {notes:?}");
+    }
 }
 
 #[test]
