@@ -65,7 +65,7 @@ fn report_and_exports_of_a_continued_run_agree() {
         document["tasks"].as_array().unwrap().iter().map(|task| &task["wall_ms"]).collect();
     assert_eq!(took, [&json!(7.0), &json!(7.0)], "as in results.jsonl");
     assert!(page.html.contains("Requests since the run was continued: 1 to the model"), "{}", page.html);
-    for format in [ExportFormat::Perfetto, ExportFormat::Otlp, ExportFormat::Csv] {
+    for format in [ExportFormat::Perfetto, ExportFormat::Otlp] {
         let summary = Export::new(format).write_to(home.path(), &mut Vec::new()).unwrap();
         assert_eq!(summary.tasks, 2, "{format:?}");
     }

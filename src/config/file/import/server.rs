@@ -139,7 +139,7 @@ impl<'a> Translation<'a> {
             }
             "name" | "title" | "display_name" | "displayName" | "description" | "bundled" | "icon"
             | "gallery" | "version" | "source" | "provider" | "tags" => {
-                self.table.note(key, "ignored: it has no effect here")
+                self.table.note(key, "ignored: it has no effect here");
             }
             _ => self.table.not_understood(entry),
         }
