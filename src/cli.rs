@@ -20,16 +20,13 @@ mod runs;
 mod servers;
 mod setup;
 mod terminal;
+mod tips;
 #[cfg(feature = "nats")]
 mod workers;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use clap::{
-    Parser, Subcommand,
-    builder::styling,
-    error::{ContextKind, ContextValue},
-};
+use clap::{Parser, Subcommand, builder::styling};
 use toolcrib::CancellationToken;
 
 use self::{
@@ -55,7 +52,7 @@ use self::{
         warm::Warm,
     },
     terminal::{
-        log,
+        log, stdout,
         ui::{Color, Ui},
     },
 };
@@ -65,19 +62,15 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .usage(styling::AnsiColor::Green.on_default().bold())
     .literal(styling::AnsiColor::Cyan.on_default().bold());
 
-/// Commands that became those of another program.
-const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", "soak", "spares"];
-
-/// Commands that need a Cargo feature.
-#[cfg(not(feature = "nats"))]
-const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
+/// The heading of the options that all commands have. They come after a command's own.
+const GLOBAL: &str = "Global options";
 
 const AFTER_HELP: &str = "Exit codes:
   0    ok
   1    anything else
   2    usage, or arguments refused by the tool's schema
   3    configuration
-  4    a server did not start or was lost, or no daemon runs
+  4    a server did not start or was lost, or no daemon runs; `check`: no server is ready
   5    the tool reported an error
   6    no such server or tool, or it is denied
   7    timeout
@@ -90,6 +83,7 @@ const AFTER_HELP: &str = "Exit codes:
   101  some tasks errored
   102  the budget of a run was used up
   130  Ctrl-C
+  141  who reads the output is gone
   143  SIGTERM
 
 Environment variables:
@@ -105,19 +99,19 @@ Environment variables:
 #[command(name = "toolcrib", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
     /// The configuration file [default: servers.toml in this folder, or in a parent folder in the same git repository].
-    #[arg(long, short = 'c', global = true, value_name = "FILE")]
+    #[arg(long, short = 'c', global = true, value_name = "FILE", help_heading = GLOBAL)]
     config: Option<PathBuf>,
     /// The table [profile.NAME] of the configuration to use: other servers, agents, models. Not with a daemon.
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     profile: Option<String>,
-    /// Print one JSON document to stdout (`up`, `check` and `serve`: one event per line).
-    #[arg(long, global = true)]
+    /// Print one JSON document to stdout (`up`, `check` and `serve`: one event in each line).
+    #[arg(long, global = true, help_heading = GLOBAL)]
     json: bool,
     /// Print only warnings and errors.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = GLOBAL)]
     quiet: bool,
     /// When to use colours. NO_COLOR turns them off, too.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = GLOBAL)]
     color: Color,
     #[command(subcommand)]
     command: Command,
@@ -136,6 +130,7 @@ enum Command {
     /// PROCS is the number of processes, helpers included; RST of restarts; ERR of calls that ended in an error. Half of
     /// the calls were quicker than P50, and 95 % quicker than P95. CPU and RSS are those of all processes. ERA is the
     /// protocol revision.
+    #[command(visible_alias = "status")]
     Ps(Ps),
     /// Start servers of the daemon that are stopped or have failed.
     Start(Servers),
@@ -156,6 +151,7 @@ enum Command {
     #[cfg(feature = "top")]
     Top,
     /// Show the tools of the servers.
+    #[command(visible_alias = "list")]
     Tools(Tools),
     /// Run a question or a file of tasks with a model and the tools, and report the results.
     Run(Box<Run>),
@@ -182,7 +178,7 @@ enum Command {
     /// Compare two runs of the same tasks: what passed and failed in each, times and tokens, and whether the difference can
     /// be chance.
     Diff(Diff),
-    /// Show the runs of a folder in the browser, live while they go on: a page on this machine alone, until Ctrl-C.
+    /// Show the runs of a folder in the browser, live while they are running. Only this machine can open the page. Ctrl-C ends it.
     View(View),
     /// Run the included tasks on the built-in servers with a scripted model: no key, no network.
     Demo(Demo),
@@ -242,23 +238,10 @@ pub(crate) fn main() -> ExitCode {
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
     );
-    let arguments = Arguments::try_parse().unwrap_or_else(|mut error| {
-        let typed = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-        if typed.is_some_and(|typed| MOVED.contains(&&*typed)) {
-            let tip = "it is a command of `toolcrib-lab` now (crates/toolcrib-lab of the repository)";
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        }
-        #[cfg(not(feature = "nats"))]
-        if error
-            .get(ContextKind::InvalidSubcommand)
-            .map(ToString::to_string)
-            .is_some_and(|typed| WORKERS.contains(&&*typed))
-        {
-            let tip = "this program was built without it: cargo install --features nats (docs/workers.md)";
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        }
-        error.exit()
-    });
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return not_run(error),
+    };
     arguments.color.apply();
     let ui = Ui::new(arguments.json, arguments.quiet);
     #[cfg(feature = "top")]
@@ -275,9 +258,25 @@ pub(crate) fn main() -> ExitCode {
     };
     let Arguments { config, profile, command, .. } = arguments;
     let context = Context { config, profile, ui: &ui, cancel: CancellationToken::new(), metrics };
-    let code = command.run(&context).unwrap_or_else(|error| ui.fail_any(&error));
+    stdout::ends(&context.cancel);
+    let outcome = command.run(&context);
+    // Of an output that ended too early, other errors may be the consequence.
+    let lost = stdout::outcome(&ui);
+    let code = lost.unwrap_or_else(|| outcome.unwrap_or_else(|error| ui.fail_any(&error)));
     sending.end(&ui);
     code
+}
+
+/// The end where no command is run: help, the version, or a mistake in the arguments.
+fn not_run(mut error: clap::Error) -> ExitCode {
+    tips::add(&mut error);
+    let text = error.render().ansi().to_string();
+    if error.use_stderr() {
+        stdout::print_to_stderr(&text);
+        return ExitCode::from(2);
+    }
+    stdout::print(&text);
+    stdout::outcome(&Ui::new(false, false)).unwrap_or(ExitCode::SUCCESS)
 }
 
 impl Command {

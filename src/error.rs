@@ -248,7 +248,11 @@ impl Error {
     /// No daemon runs for a configuration file, and it was not to be started.
     pub fn no_daemon(config: &std::path::Path) -> Self {
         let what = format!("no daemon runs for {}", config.display());
-        RemoteError::error(ErrorCode::SessionLost, what, Some("start one: toolcrib up -d".to_owned()))
+        RemoteError::error(
+            ErrorCode::SessionLost,
+            what,
+            Some("start one: toolcrib up -d (`up` without -d has servers of its own)".to_owned()),
+        )
     }
 
     /// A server was stopped, or left the configuration, before a call of its `tool` reached it.

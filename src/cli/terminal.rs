@@ -5,4 +5,5 @@ pub(super) mod log;
 pub(super) mod output;
 pub(super) mod pending;
 pub(super) mod server_events;
+pub(super) mod stdout;
 pub(super) mod ui;

@@ -409,7 +409,7 @@ fn unset_here(mut wrong: ConfigError) -> ConfigError {
     };
     wrong.help = Some(format!(
         "the daemon has the variables of the command that started it: set {variable}, then `toolcrib down` and \
-         `toolcrib up -d`; or put {variable} into the server's `env_file`, which is read anew"
+         `toolcrib up -d`; or put {variable} into the server's `env_file`, which is read again"
     ));
     wrong.message.push_str(&here);
     wrong

@@ -100,7 +100,7 @@ fn sandbox(support: &Support) -> Vec<Finding> {
         false => Finding::warn("sandbox", "the network cannot be restricted: no seccomp"),
     };
     let mark = if landlock_abi < CLOSES_SIGNALS { Mark::Warn } else { Mark::Ok };
-    let text = format!("does not restrict here: {}", support.sandbox_gaps().join("; "));
+    let text = format!("cannot restrict on this machine: {}", support.sandbox_gaps().join("; "));
     vec![files, network, Finding::new(mark, "sandbox", text)]
 }
 

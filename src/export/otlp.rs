@@ -36,7 +36,8 @@ struct Traces<'a> {
     last_ns: u64,
     tasks: HashMap<String, OpenTask>,
     spans: Vec<Value>,
-    count: usize,
+    /// Those that were written: a task that was interrupted ends several times.
+    ended: HashSet<String>,
 }
 
 /// A task that is under way.
@@ -78,7 +79,7 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
         last_ns: 0,
         tasks: HashMap::new(),
         spans: Vec::new(),
-        count: 0,
+        ended: HashSet::new(),
     };
     let model = run.manifest["model"].as_str().map(str::to_owned);
     run.each_event(|line| traces.event(line, model.as_deref()))?;
@@ -88,7 +89,7 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
         traces.end_task(&task, end, "unfinished", model.as_deref())?;
     }
     traces.flush()?;
-    Ok(ExportSummary { tasks: traces.count, ..ExportSummary::default() })
+    Ok(ExportSummary { tasks: traces.ended.len(), ..ExportSummary::default() })
 }
 
 impl Traces<'_> {
@@ -241,7 +242,7 @@ impl Traces<'_> {
                 error: Some("unfinished".to_owned()),
             })?;
         }
-        self.count += 1;
+        self.ended.insert(task.to_owned());
         let failed =
             ![Outcome::Passed, Outcome::Failed, Outcome::Unscored].iter().any(|end| end.name() == outcome);
         self.span(Span {

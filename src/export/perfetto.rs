@@ -34,7 +34,8 @@ struct Trace<'a> {
     places: HashMap<String, usize>,
     named: HashSet<(u32, usize)>,
     servers: HashMap<String, usize>,
-    tasks: usize,
+    /// Those of which something was written: a task that was interrupted has several parts.
+    tasks: HashSet<String>,
     last_ns: u64,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
         places: HashMap::new(),
         named: HashSet::new(),
         servers: HashMap::new(),
-        tasks: 0,
+        tasks: HashSet::new(),
         last_ns: 0,
     };
     trace.process(TASKS, "tasks", true)?;
@@ -75,7 +76,7 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
     for slot in 0..trace.slots.len() {
         trace.end_task(slot, json!({"status": "unfinished"}))?;
     }
-    let tasks = trace.tasks;
+    let tasks = trace.tasks.len();
     writeln!(out, "\n]}}").map_err(output::failed)?;
     Ok(ExportSummary { tasks, ..ExportSummary::default() })
 }
@@ -193,7 +194,7 @@ impl Trace<'_> {
             let track = (TASKS, slot * LANES + step.lane);
             self.slice(track, &step.name, "step", (step.began, end), &args)?;
         }
-        self.tasks += 1;
+        self.tasks.insert(task.id.clone());
         args["task"] = task.id.clone().into();
         args["first_attempt"] = task.attempt.into();
         self.slice((TASKS, slot * LANES), &task.id, "task", (task.began, end), &args)

@@ -349,7 +349,11 @@ impl PairedTest {
         if before + after == 0 {
             return format!("{} judged in both, and all ended the same", counted(pairs, "task"));
         }
-        let significant = if p_value < 0.05 { "more than chance" } else { "it can be chance" };
+        let significant = if p_value < 0.05 {
+            "the difference is unlikely to be chance"
+        } else {
+            "the difference may be chance"
+        };
         format!(
             "{} judged in both: {before} passed only before, {after} only after: {significant} (p = {p_value:.3}, McNemar, exact)",
             counted(pairs, "task"),

@@ -223,7 +223,7 @@ fn task(task: &RunTask) -> Value {
     let line = &task.result;
     json!({
         "task": task.task, "attempt": task.attempt, "status": task.status, "start_ms": round(task.start_ms),
-        "wall_ms": round(task.end_ms - task.start_ms), "turns": line.turns, "tool_calls": line.tool_calls,
+        "wall_ms": round(task.took_ms()), "turns": line.turns, "tool_calls": line.tool_calls,
         "tool_errors": line.tool_errors, "llm_retries": line.llm_retries,
         "tokens": line.tokens.input.saturating_add(line.tokens.output),
         "reason": line.reason, "error": line.error.as_ref().map(|error| &error.code),

@@ -131,6 +131,14 @@ pub struct RunTask {
     pub spans: Vec<TaskSpan>,
 }
 
+impl RunTask {
+    /// How long the task took, as its line of `results.jsonl` says: without what came before an interruption of the run, and
+    /// without waiting. Of a task without a line, the time that it was under way.
+    pub fn took_ms(&self) -> f64 {
+        if self.result.wall_ms > 0.0 { self.result.wall_ms } else { self.end_ms - self.start_ms }
+    }
+}
+
 /// What a report needs of a line of `results.jsonl`.
 #[derive(Default, Deserialize)]
 #[serde(default)]

@@ -143,7 +143,7 @@ fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
     };
     let mut tasks: Vec<&RunTask> = run.tasks.iter().collect();
     tasks.sort_by(|a, b| {
-        let took = |task: &RunTask| task.end_ms - task.start_ms;
+        let took = RunTask::took_ms;
         rank(a).cmp(&rank(b)).then_with(|| took(b).total_cmp(&took(a)))
     });
     tasks
@@ -381,7 +381,12 @@ fn tools(run: &RunFolder, sums: &Figures) -> String {
         ),
     };
     if let Some(line) = words::requests(&run.manifest["totals"]) {
-        note += &format!("<p class=\"soft\" id=\"requests\">Requests: {}.</p>\n", escape(&line));
+        // They are those of the process that ended the run.
+        let since = match run.manifest["interruptions"].as_u64() {
+            Some(1..) => " since the run was continued",
+            _ => "",
+        };
+        note += &format!("<p class=\"soft\" id=\"requests\">Requests{since}: {}.</p>\n", escape(&line));
     }
     format!(
         "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
@@ -441,7 +446,7 @@ fn table(run: &RunFolder, rows: &[&RunTask], told: &HashSet<String>) -> String {
                 name: &anchor["task/".len()..],
                 link: told.contains(&anchor).then(|| fragment(&anchor)).as_deref(),
                 status: &task.status,
-                took_ms: task.end_ms - task.start_ms,
+                took_ms: task.took_ms(),
                 counts: [line.turns, line.tool_calls, line.tool_errors, line.llm_retries],
                 tokens: line.tokens.total(),
                 words: &task_words(line).join(": "),

@@ -88,7 +88,11 @@ pub(super) struct SpanSums {
 }
 
 impl SpanSums {
+    /// A request that was given up with its run, or its task, is none that failed: it is made again.
     pub(super) fn add_model(&mut self, end: &ModelEnded) {
+        if end.error.as_ref().is_some_and(|error| error.code == "cancelled") {
+            return;
+        }
         self.model.add(end.took_ns, end.error.is_some());
         self.tries += end.attempts.len();
         let failed = end.attempts.len().saturating_sub(1);

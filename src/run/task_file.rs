@@ -2,9 +2,11 @@
 //! reported at once.
 
 mod dialect;
+pub(super) mod encoding;
 mod format;
 mod mistake;
 mod reader;
+mod synonyms;
 
 use std::{
     collections::HashMap,
@@ -191,7 +193,8 @@ impl Checks {
 
     /// The task of a line. Nothing: it is blank, or has a mistake.
     pub(super) fn line(&mut self, number: usize, line: &str) -> Option<Task> {
-        let line = if number == 1 { line.strip_prefix('\u{feff}').unwrap_or(line) } else { line };
+        // Files that were joined have it also in the middle.
+        let line = line.strip_prefix('\u{feff}').unwrap_or(line);
         let line = line.trim_end_matches(['\n', '\r']);
         if line.trim().is_empty() {
             return None;
@@ -227,9 +230,16 @@ impl Checks {
         self.seen += 1;
         let label = number.map(|number| format!("record {number}: ")).unwrap_or_default();
         let place = number.map_or_else(|| format!("line {line}"), |number| format!("record {number}"));
-        let serde_json::Value::Object(mut object) = value else {
-            self.mistake(line, &label, "a task must be an object");
-            return None;
+        let mut object = match value {
+            Ok(serde_json::Value::Object(object)) => object,
+            Ok(_) => {
+                self.mistake(line, &label, "a task must be an object");
+                return None;
+            }
+            Err(reason) => {
+                self.mistake(line, &label, &reason);
+                return None;
+            }
         };
         if !self.reader.is_decided() || self.seen == 1 {
             self.decide(&object);

@@ -14,7 +14,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     input_files,
-    task_file::{Checks, LineReader, TaskFileNotes, TaskFileOptions, TaskFormat, parse_text, unreadable},
+    task_file::{
+        Checks, LineReader, TaskFileNotes, TaskFileOptions, TaskFormat, encoding, parse_text, unreadable,
+    },
 };
 use crate::{
     bounded,
@@ -123,7 +125,10 @@ impl TaskSet {
             file.rewind().map_err(|error| unreadable(path, &error))?;
         }
         if is_regular && options.format == Some(TaskFormat::JsonLines) {
-            return Self::of_lines(file, path, &options);
+            if !is_document(&file).map_err(|error| unreadable(path, &error))? {
+                return Self::of_lines(file, path, &options);
+            }
+            options.format = None;
         }
         // A pipe is read once.
         let text = whole(&mut file).map_err(|error| unreadable(path, &error))?;
@@ -179,11 +184,11 @@ impl TaskSet {
             if length == 0 {
                 break;
             }
-            let wrong = |what| Error::input(format!("{}:{number}: the line is {what}", path.display()), None);
+            let wrong = |what| Error::input(format!("{}:{number}: {what}", path.display()), None);
             if length as u64 == LONGEST {
-                return Err(wrong("longer than 64 MiB"));
+                return Err(wrong("the line is longer than 64 MiB".to_owned()));
             }
-            let text = str::from_utf8(&line).map_err(|_| wrong("not UTF-8"))?;
+            let text = str::from_utf8(&line).map_err(|_| wrong(encoding::complaint(&line, number)))?;
             if let Some(task) = checks.line(number, text) {
                 let (length, number) = (small(length), small(checks.seen()));
                 let (digest, files) = (digest(&task), task.input_files.digest);
@@ -329,11 +334,20 @@ fn digest(value: &impl Serialize) -> u128 {
 
 /// All of a text, if it is not too long.
 fn whole(from: impl Read) -> io::Result<String> {
-    let mut text = String::new();
-    if from.take(LONGEST_DOCUMENT).read_to_string(&mut text)? as u64 == LONGEST_DOCUMENT {
+    let mut bytes = Vec::new();
+    if from.take(LONGEST_DOCUMENT).read_to_end(&mut bytes)? as u64 == LONGEST_DOCUMENT {
         return Err(io::Error::other("it is longer than 1 GiB"));
     }
-    Ok(text)
+    encoding::decode(bytes).map_err(io::Error::other)
+}
+
+/// Whether a file that is called JSON lines is none: it is UTF-16, or one list.
+fn is_document(file: &File) -> io::Result<bool> {
+    let mut some = [0; 256];
+    let count = file.read_at(&mut some, 0)?;
+    let some = &some[..count];
+    let text = some.strip_prefix("\u{feff}".as_bytes()).unwrap_or(some);
+    Ok(encoding::is_utf_16(some) || text.trim_ascii_start().starts_with(b"["))
 }
 
 /// The format of a file whose name does not tell. A whole first line of JSON with others behind it is JSON lines: such a file
@@ -399,7 +413,7 @@ mod tests {
         assert!(error.contains("tasks.jsonl:3: the line ends in the middle of its JSON"), "{error}");
         fs::write(&path, b"\n\xff\n").unwrap();
         let error = TaskSet::load(&path).unwrap_err().to_string();
-        assert!(error.ends_with("tasks.jsonl:2: the line is not UTF-8"), "{error}");
+        assert!(error.contains("tasks.jsonl:2: it is not UTF-8: line 2 has the byte"), "{error}");
         fs::write(&path, "").unwrap();
         assert!(TaskSet::load(&path).unwrap_err().to_string().ends_with("no tasks"));
         let error = TaskSet::load(&home.path().join("none")).unwrap_err().to_string();

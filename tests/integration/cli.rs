@@ -7,6 +7,7 @@ mod first_use;
 mod input_errors;
 mod install;
 mod log;
+mod newcomer;
 mod resources;
 mod tokens;
 mod warm;

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod comparing;
+mod continued;
 mod export;
 mod extraction;
 mod input_files;

@@ -104,7 +104,7 @@ impl Init {
             document.comparison = Some(comparison);
         }
         document.against = other;
-        self.output.give(&document, context.ui.json)?;
+        self.output.give(&document, context.ui)?;
         let regressions = document.comparison.map(|comparison| comparison.regressions).unwrap_or_default();
         for regression in &regressions {
             context.ui.bad("Regressed", regression);

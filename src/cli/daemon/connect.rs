@@ -11,7 +11,10 @@ use clap::Args;
 use toolcrib::Error;
 
 use super::args::DaemonArgs;
-use crate::cli::context::{Context, Locked};
+use crate::cli::{
+    context::{Context, Locked},
+    terminal::stdout::{self, Stdout},
+};
 
 #[derive(Args)]
 pub(crate) struct Connect {
@@ -36,7 +39,11 @@ impl Connect {
             // The client has said all: the daemon hears so, and hangs up once it has answered all.
             let _ = to_daemon.shutdown(Shutdown::Write);
         });
-        let _ = pass(&mut from_daemon, &mut io::stdout().lock());
+        let _ = pass(&mut from_daemon, &mut Stdout);
+        if stdout::failed() {
+            // The client has gone, or its disk is full: that is told at the end.
+            return Ok(ExitCode::FAILURE);
+        }
         match ended.try_recv() {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(_) => {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    io::Write,
     ops::ControlFlow,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -18,7 +17,10 @@ use toolcrib::{
 };
 
 use super::args;
-use crate::cli::{context::Context, terminal::output};
+use crate::cli::{
+    context::Context,
+    terminal::{output, stdout},
+};
 
 const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 
@@ -102,7 +104,7 @@ impl Logs {
     }
 }
 
-/// Formats lines for people, and writes them to stdout until it is closed.
+/// Formats lines for people, and writes them to stdout.
 pub(crate) struct Printer {
     json: bool,
     zone: TimeZone,
@@ -116,10 +118,8 @@ impl Printer {
 
     fn print(&self, line: &LogLine) -> ControlFlow<()> {
         let text = if self.json { output::json(json!(line).to_string()) } else { self.text(line) };
-        match writeln!(std::io::stdout(), "{text}") {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
+        stdout::print_bytes(format!("{text}\n").as_bytes());
+        if stdout::failed() { ControlFlow::Break(()) } else { GO_ON }
     }
 
     pub(crate) fn text(&self, line: &LogLine) -> String {

@@ -20,7 +20,7 @@ use toolcrib::{
 };
 
 use super::single_task::Shown;
-use crate::cli::terminal::{output, ui::Ui};
+use crate::cli::terminal::{output, stdout, ui::Ui};
 
 /// Events that are kept for a slow reader, in bytes.
 const ROOM: usize = 16 << 20;
@@ -89,7 +89,7 @@ impl Reading {
             outcome = self.0 => match outcome {
                 // Who reads has had enough.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
-                Ok(Err(error)) => ui.warn(format!("not all events were written: {error}")),
+                Ok(Err(error)) => stdout::keep("not all events were written", &error),
                 _ => {}
             },
             () = late => ui.warn("not all events were written: the reader did not read them"),

@@ -1,11 +1,16 @@
 //! `toolcrib diff`: two runs of the same tasks, side by side.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::Args;
 use toolcrib::{
+    Error,
     cli_support::rounded_count,
-    report::{ComparedTask, RunComparison, TaskChange, TaskPair, find_run},
+    report::{ComparedTask, RunComparison, RunInfo, TaskChange, TaskPair, find_run, list_runs},
 };
 
 use crate::cli::{
@@ -21,12 +26,12 @@ const NAMED: usize = 25;
 
 #[derive(Args)]
 pub(crate) struct Diff {
-    /// The first run: an id, or a folder.
+    /// The first run: an id, or a folder [default: the last run before RUN_B with the same file of tasks].
     #[arg(value_name = "RUN_A")]
-    before: String,
-    /// The second run.
+    before: Option<String>,
+    /// The second run [default: the latest run; if only one is named, that is RUN_A].
     #[arg(value_name = "RUN_B")]
-    after: String,
+    after: Option<String>,
     /// Exit with 100 if a task that passed in RUN_A failed or errored in RUN_B.
     #[arg(long)]
     fail_on_regression: bool,
@@ -37,8 +42,12 @@ pub(crate) struct Diff {
 
 impl Diff {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let folder = |run: &str| find_run(&self.out, Some(run));
-        let comparison = RunComparison::read(&folder(&self.before)?, &folder(&self.after)?)?;
+        let after = find_run(&self.out, self.after.as_deref())?;
+        let before = match &self.before {
+            Some(run) => find_run(&self.out, Some(run))?,
+            None => self.run_before(&after)?,
+        };
+        let comparison = RunComparison::read(&before, &after)?;
         if context.ui.json {
             Ui::json(comparison.document());
         } else {
@@ -50,6 +59,23 @@ impl Diff {
             return Ok(ExitCode::from(100));
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Diff {
+    /// The last run before that of `after` that had the same tasks.
+    fn run_before(&self, after: &Path) -> Result<PathBuf, Error> {
+        let info = RunInfo::read(after)?;
+        let runs = list_runs(&self.out)?;
+        let is_other = |run: &&RunInfo| run.run != info.run && run.started <= info.started;
+        let same = runs.iter().filter(is_other).find(|run| run.tasks_file == info.tasks_file);
+        same.map(|run| run.dir.clone()).ok_or_else(|| {
+            let what = format!("there is no run of the same tasks before {}", info.run);
+            Error::input(
+                what,
+                Some("name two runs: toolcrib diff RUN_A RUN_B; `toolcrib runs` lists them".to_owned()),
+            )
+        })
     }
 }
 

@@ -34,6 +34,8 @@ const NAMED: usize = 20;
 
 #[derive(Args)]
 pub(crate) struct Runs {
+    /// Show this run: its id, or its folder, as `runs show` [default: list all].
+    run: Option<String>,
     /// The folder of all runs.
     #[arg(long, default_value = "runs", value_name = "FOLDER", global = true)]
     out: PathBuf,
@@ -75,6 +77,7 @@ struct Remove {
 impl Runs {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         match &self.action {
+            None if self.run.is_some() => show(&find_run(&self.out, self.run.as_deref())?, context.ui)?,
             None | Some(Action::List) => list(&self.out, context.ui)?,
             Some(Action::Show { run }) => show(&find_run(&self.out, run.as_deref())?, context.ui)?,
             #[cfg(feature = "nats")]
@@ -95,7 +98,6 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
     }
     if runs.is_empty() {
         ui.status("Runs", format!("there is no run in {}; make one: toolcrib demo", out.display()));
-        return Ok(());
     }
     let head = [
         "RUN", "STATE", "STARTED", "TOOK", "TASKS", "PASSED", "FAILED", "ERRORED", "RATE", "TOKENS", "MODEL",
@@ -133,7 +135,7 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
 fn took(info: &RunInfo) -> String {
     let time = |ms: f64| seconds(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)));
     match info.paused_ms {
-        paused if paused > 0.0 => format!("{}, and {} of interruption", time(info.wall_ms), time(paused)),
+        paused if paused > 0.0 => format!("{}, interrupted for {}", time(info.wall_ms), time(paused)),
         _ => time(info.wall_ms),
     }
 }

@@ -43,7 +43,7 @@ const NAMED: usize = 5;
 /// Options of the progress of a run.
 #[derive(Args)]
 pub(crate) struct ProgressArgs {
-    /// Tell of a task that takes longer than this, and what it waits for; again when it has taken twice as long.
+    /// Report a task that takes longer than this, and what it waits for; again when it has taken twice as long.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = some_time)]
     pub(crate) slow: Duration,
 }

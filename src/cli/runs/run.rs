@@ -29,6 +29,7 @@ use super::{agent_events, execute::execute, progress::ProgressArgs};
 use crate::cli::{
     context::{Context, Locked},
     daemon::args::{DaemonArgs, place},
+    servers::serve::address,
     terminal::{
         output,
         ui::{Ui, at_least_one, counted},
@@ -47,54 +48,54 @@ pub(crate) struct Run {
     #[arg(long, short, value_name = "N", value_parser = at_least_one)]
     jobs: Option<NonZeroUsize>,
     /// The model's name at the endpoint, or `script:FILE` [default: as configured].
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", help_heading = "Model")]
     model: Option<String>,
     /// The endpoint, up to and including `/v1` [default: as configured].
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = "Model")]
     base_url: Option<String>,
     /// The client or strategy to use, by its name in [llm] [default: as configured].
-    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME", conflicts_with = "model", help_heading = "Model")]
     client: Option<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Tasks")]
     selection: Selection,
     /// Give every task its own servers, or share them among all tasks [default: as configured].
-    #[arg(long, value_enum, value_name = "SCOPE")]
+    #[arg(long, value_enum, value_name = "SCOPE", help_heading = "Servers")]
     scope: Option<TaskScope>,
     /// The folder of all runs.
-    #[arg(long, default_value = "runs", value_name = "FOLDER")]
+    #[arg(long, default_value = "runs", value_name = "FOLDER", help_heading = "Output")]
     out: PathBuf,
     /// Record all model and tool traffic to FILE for a replay, without secrets [default: cassette.jsonl in the
     /// run's folder].
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN)]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = IN_RUN, help_heading = "Output")]
     record: Option<PathBuf>,
     /// Replay a recording of `--record`: no server is started, no model is asked. Ends at the first difference.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "DaemonArgs", "Locked"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "model", "base_url", "scope", "DaemonArgs", "Locked"], help_heading = "Output")]
     replay: Option<PathBuf>,
     /// Stream events of the agents to FILE or, with `-`, to stdout: one JSON object per line.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     events: Option<PathBuf>,
-    /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, under /metrics.
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, or at this port of 127.0.0.1, under /metrics.
+    #[arg(long, value_name = "ADDRESS", value_parser = address, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Begin a new run, even if the last run of the same tasks, model and configuration was interrupted. Without this
     /// option that run goes on: no model request and no tool call that has ended is made again.
-    #[arg(long, conflicts_with_all = ["retry_errored", "run"])]
+    #[arg(long, conflicts_with_all = ["retry_errored", "run"], help_heading = "Interrupted runs")]
     fresh: bool,
     /// Take up the errored tasks of the last run of these tasks again, each after its last successful step.
-    #[arg(long, conflicts_with_all = ["replay", "record"])]
+    #[arg(long, conflicts_with_all = ["replay", "record"], help_heading = "Interrupted runs")]
     retry_errored: bool,
     /// Continue the run with this id, even if the model or the configuration has changed since.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["replay", "record"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["replay", "record"], help_heading = "Interrupted runs")]
     run: Option<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Samples and scores")]
     judging: Judging,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Settings and budget")]
     settings: Settings,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Output")]
     progress: ProgressArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Servers")]
     locked: Locked,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Servers")]
     daemon: DaemonArgs,
     /// The configuration file of the daemon whose servers are used, if any.
     #[arg(skip)]

@@ -190,7 +190,7 @@ pub(crate) fn details(totals: &Totals) -> Vec<(&'static str, String)> {
         .collect();
     // Where all went to one thing, that is no news.
     if parts.len() > 1 {
-        details.push(("time goes to", parts.join("  ")));
+        details.push(("time spent", parts.join("  ")));
     }
     details
 }

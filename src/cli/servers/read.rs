@@ -1,10 +1,6 @@
 //! `toolcrib read`: reads a resource, or lists what there is.
 
-use std::{
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use base64::Engine as _;
 use clap::Args;
@@ -14,7 +10,7 @@ use toolcrib::Error;
 use super::ask::{AskedServers, one_or_all};
 use crate::cli::{
     context::Context,
-    terminal::{columns, output, ui::Ui},
+    terminal::{columns, output, stdout, ui::Ui},
 };
 
 #[derive(Args)]
@@ -79,10 +75,7 @@ impl Read {
                     Some(help),
                 ));
             }
-            None => {
-                let written = std::io::stdout().write_all(&bytes);
-                written.map_err(|error| Error::io("could not write to stdout", error))?;
-            }
+            None => stdout::print_bytes(&bytes),
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
     /// Listen on this address, such as 127.0.0.1:7171, or on this port of 127.0.0.1 [default: `listen` in [gateway]].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio", value_parser = address)]
+    #[arg(long, visible_alias = "port", value_name = "ADDRESS", conflicts_with = "stdio", value_parser = address)]
     http: Option<SocketAddr>,
     /// Serve the transport of 2024-11-05 too, at /sse.
     #[arg(long, conflicts_with = "stdio")]
@@ -150,13 +150,14 @@ impl Serve {
 }
 
 /// An address, or a port of this machine.
-fn address(text: &str) -> Result<SocketAddr, String> {
+/// An address with a port, or a port of this machine.
+pub(in crate::cli) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
     let text =
         text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
-    text.parse().map_err(|_| "it is no address with a port, such as 127.0.0.1:7171 or [::1]:7171".to_owned())
+    text.parse().map_err(|_| "is not an address with a port, such as 127.0.0.1:7171 or [::1]:7171".to_owned())
 }
 
 fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {

@@ -26,7 +26,7 @@ use crate::cli::{
 pub(crate) struct Tools {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Show what each tool costs a model in tokens, about, the most first.
+    /// Show about how many tokens each tool costs a model, the most expensive first.
     #[arg(long, conflicts_with = "schema")]
     tokens: bool,
     /// Print the JSON Schema of each tool's arguments.

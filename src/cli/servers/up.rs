@@ -14,6 +14,7 @@ use toolcrib::{
     process::{Support, TeardownScope},
 };
 
+use super::serve::address;
 use crate::cli::{
     context::{Context, Locked},
     memory,
@@ -40,8 +41,8 @@ pub(crate) struct Up {
     watch: bool,
     #[command(flatten)]
     locked: Locked,
-    /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, under /metrics.
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, or at this port of 127.0.0.1, under /metrics.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     metrics: Option<SocketAddr>,
     /// Keep the servers in a daemon, which `call`, `tools` and `ps` then use; `toolcrib down` ends it.
     #[arg(long, short)]
@@ -82,7 +83,9 @@ impl Up {
         if let TeardownScope::Group { because } = manager.teardown_scope() {
             ui.warn(format!("servers have no guard and would outlive a SIGKILL of toolcrib: {because}"));
         }
-        ui.status("Serving", "until Ctrl-C");
+        let alone =
+            "until Ctrl-C, for this command alone: `ps`, `call` and others use the servers of `up -d`";
+        ui.status("Serving", alone);
         memory::settle();
         let serving = Box::pin(async {
             if !self.watch {

@@ -1,5 +1,5 @@
-//! `toolcrib check`: checks that every server starts, that the tools and models in the configuration exist, and does
-//! everything go away again?
+//! `toolcrib check`: checks that every server starts, that the tools and models in the configuration exist, and that
+//! no process is left.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -16,8 +16,8 @@ use crate::cli::{
 pub(crate) struct Check {
     /// Only these servers (names or patterns).
     servers: Vec<String>,
-    /// Exit with 4 if any server fails, required or not, and with 3 if a rule matches no tool or a model cannot be
-    /// used.
+    /// Exit with 4 if any server fails, required or not (without this option: if none is ready), and with 3 if a rule
+    /// matches no tool or a model cannot be used.
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -54,12 +54,14 @@ impl Check {
         for warning in &warnings {
             server_events::warning(ui, warning);
         }
+        let none_ready = manager.report().ready() == 0 && !manager.report().servers.is_empty();
         let incomplete = manager.report().ready() < manager.report().servers.len();
         let refused = manager.report().refused_by_lock().cloned();
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
         let code = match (self.strict, incomplete, warnings.is_empty()) {
             (true, true, _) => ExitCode::from(4),
+            _ if none_ready => ExitCode::from(4),
             (true, false, false) => ExitCode::from(3),
             (false, true, _) if refused.is_none() => {
                 ui.warn("the exit code is 0, since what failed is not `required`; with --strict it is 4");

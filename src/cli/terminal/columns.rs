@@ -65,9 +65,43 @@ fn narrow(widths: &mut [usize], kept: &mut Vec<usize>, width: usize, fit: &Fit<'
     }
 }
 
+/// `text` with line breaks in place of the spaces at which lines become too long. A word is never broken.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = Vec::new();
+    for mut line in text.split('\n') {
+        while let Some((end, _)) = line.char_indices().nth(width) {
+            // Behind the indentation.
+            let start = line.len() - line.trim_start().len();
+            let fits = match end > start && line[end..].starts_with(' ') {
+                true => Some(end),
+                false => line.get(start..end).and_then(|part| part.rfind(' ')).map(|at| start + at),
+            };
+            let Some(space) = fits.or_else(|| line[start..].find(' ').map(|at| start + at)) else { break };
+            lines.push(line[..space].trim_end());
+            line = line[space..].trim_start();
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three", 9), "one two\nthree");
+        assert_eq!(wrapped("one two three", 7), "one two\nthree");
+        assert_eq!(wrapped("  a-long-word and\nmore", 5), "  a-long-word\nand\nmore");
+        assert_eq!(
+            wrapped("\u{e9}\u{e9}\u{e9} \u{e9}\u{e9}\u{e9}\u{e9} b", 4),
+            "\u{e9}\u{e9}\u{e9}\n\u{e9}\u{e9}\u{e9}\u{e9}\nb"
+        );
+        for text in ["", "short", "unbreakable-and-long", "a\n\nb"] {
+            assert_eq!(wrapped(text, 5), text);
+        }
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_longest_cell() {

@@ -2,14 +2,13 @@
 
 use std::{
     collections::HashSet,
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     num::NonZeroUsize,
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use anstream::{AutoStream, eprintln, println};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::json;
@@ -19,13 +18,28 @@ use toolcrib::{
     start::{LaunchReport, ReadyServer, ServerStart, ServerStop},
 };
 
-use super::output;
+use super::{columns, output, stdout};
 pub(crate) use toolcrib::cli_support::{counted, seconds};
+
+/// A line of data on stdout.
+macro_rules! println {
+    ($($part:tt)*) => { stdout::print(&(format!($($part)*) + "\n")) };
+}
+
+/// A line on stderr.
+macro_rules! eprintln {
+    ($($part:tt)*) => { stdout::print_to_stderr(&(format!($($part)*) + "\n")) };
+}
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();
 const DIM: Style = Style::new().dimmed();
+
+/// The columns in front of the text of a line: a verb.
+const VERB: usize = 13;
+/// The same of a cause or a help: `= help:`.
+const DETAIL: usize = 22;
 
 /// The shortest wait before a start that is shown.
 const FELT: Duration = Duration::from_millis(100);
@@ -83,17 +97,13 @@ impl Ui {
     /// Makes room on a terminal for what is shown next.
     pub(crate) fn clear() {
         if Self::is_terminal() {
-            let _ = std::io::stdout().write_all(b"\x1b[H\x1b[J");
+            stdout::print_bytes(b"\x1b[H\x1b[J");
         }
     }
 
     fn line(style: Style, verb: &str, text: &str) {
-        let text = indented(text);
-        // As one piece: stderr has no buffer, and would write each part, each space even, by itself.
-        let mut line = AutoStream::new(Vec::new(), AutoStream::choice(&std::io::stderr()));
-        let _ = writeln!(line, "{style}{verb:>12}{style:#} {text}");
-        // A failed write to stderr cannot be reported.
-        let _ = std::io::stderr().write_all(&line.into_inner());
+        let text = indented(text, VERB);
+        eprintln!("{style}{verb:>12}{style:#} {text}");
     }
 
     /// Something that succeeded.
@@ -141,9 +151,8 @@ impl Ui {
     pub(crate) fn words(text: impl AsRef<str>) {
         match Self::is_terminal() {
             true => Self::data(text),
-            // Not by way of the macro above, which would take out what looks like a colour.
-            #[expect(clippy::print_stdout, reason = "the data of the command")]
-            false => std::println!("{}", output::hidden(text.as_ref())),
+            // Not with `print`, which would take out what looks like a colour.
+            false => stdout::print_bytes(format!("{}\n", output::hidden(text.as_ref())).as_bytes()),
         }
     }
 
@@ -159,10 +168,10 @@ impl Ui {
             eprintln!("{DIM}             |{DIM:#} {}", output::one_line(line));
         }
         for cause in error.causes() {
-            eprintln!("{DIM}             = cause:{DIM:#} {}", indented(&cause));
+            eprintln!("{DIM}             = cause:{DIM:#} {}", indented(&cause, DETAIL));
         }
         if let Some(help) = error.help() {
-            eprintln!("{DIM}             = help: {DIM:#} {}", indented(&help));
+            eprintln!("{DIM}             = help: {DIM:#} {}", indented(&help, DETAIL));
         }
     }
 
@@ -239,16 +248,16 @@ impl Ui {
     /// A server was stopped.
     pub(crate) fn stopped(&self, row: &ServerStop) {
         let how = match row.outcome {
-            StopOutcome::Exited => "left by itself",
+            StopOutcome::Exited => "exited",
             StopOutcome::Terminated => "ended on SIGTERM",
             _ => "killed",
         };
         let helpers = match (row.helpers, row.killed) {
             (false, _) => String::new(),
-            (true, None | Some(0)) => ", with helpers that it had left behind".to_owned(),
-            (true, Some(1)) => ", with a helper that it had left behind and that had to be killed".to_owned(),
+            (true, None | Some(0)) => ", leaving helpers".to_owned(),
+            (true, Some(1)) => ", leaving a helper that had to be killed".to_owned(),
             (true, Some(killed)) => {
-                format!(", with helpers that it had left behind, {killed} of which had to be killed")
+                format!(", leaving helpers, {killed} of which had to be killed")
             }
         };
         let pid = row.pid.map_or_else(String::new, |pid| format!("   pid {pid}"));
@@ -293,7 +302,7 @@ impl Ui {
             }});
             eprintln!("{}", output::json(document.to_string()));
         } else {
-            eprintln!("{BAD}error{BAD:#}: {}", indented(&error.to_string()));
+            eprintln!("{BAD}error{BAD:#}: {}", indented(&error.to_string(), VERB));
             if let Error::NoModel { found, asked } = error {
                 no_model(found, asked);
             }
@@ -315,7 +324,7 @@ impl Ui {
         match error.downcast_ref::<Error>().or(shared) {
             Some(error) => self.fail(error),
             None => {
-                eprintln!("{BAD}error{BAD:#}: {}", indented(&format!("{error:#}")));
+                eprintln!("{BAD}error{BAD:#}: {}", indented(&format!("{error:#}"), VERB));
                 ExitCode::FAILURE
             }
         }
@@ -335,8 +344,13 @@ fn survivor(pid: u32) {
 
 /// Words of others in a line of ours: without secrets and without what steers a terminal. What begins a new line cannot
 /// be taken for a line of ours.
-fn indented(text: &str) -> String {
-    output::printable(text).replace('\n', "\n             ")
+fn indented(text: &str, before: usize) -> String {
+    let text = output::printable(text);
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    // In a very narrow terminal nothing helps.
+    let width = size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns >= 60);
+    let text = width.map_or_else(|| text.clone(), |width| columns::wrapped(&text, width - before));
+    text.replace('\n', "\n             ")
 }
 
 fn no_model(found: &[String], asked: &[u16]) {

@@ -3,8 +3,15 @@
 //! A broken file is an error, a broken server in it an error of that server, and what has no counterpart here
 //! is a note. Nothing is ever written back.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
+use self::{
+    translate::Table,
+    variables::{Inputs, Variables},
+};
 use super::{
     node::{self, Node, Value},
     raw::{self, RawServer},
@@ -21,13 +28,15 @@ use crate::{
 const MAX_FILE: u64 = 64 << 20;
 
 mod clients;
-mod codex;
-mod json;
 mod jsonc;
 pub(crate) mod plain;
+mod server;
+mod tables;
 mod timeout;
 mod translate;
+mod variables;
 mod write;
+mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -35,11 +44,27 @@ mod tests;
 pub use clients::{ClientEntry, McpClient};
 pub use write::import_toml;
 
-/// Tools whose files are found by name.
-const TOOLS: [&str; 2] = ["codex", "claude-desktop"];
-
 /// Folders that tools keep inside a project.
-const FOLDERS: [&str; 7] = [".vscode", ".cursor", ".codex", ".gemini", ".roo", ".kilocode", ".kiro"];
+const FOLDERS: [&str; 13] = [
+    ".vscode",
+    ".cursor",
+    ".codex",
+    ".gemini",
+    ".qwen",
+    ".roo",
+    ".kilocode",
+    ".kiro",
+    ".zed",
+    ".trae",
+    ".amazonq",
+    ".junie",
+    ".continue",
+];
+
+/// Tools whose files are found by name.
+fn tools() -> impl Iterator<Item = &'static str> {
+    McpClient::ALL.iter().map(|client| client.name)
+}
 
 /// Where an `import` entry leads.
 pub(super) enum ImportSource {
@@ -76,7 +101,7 @@ impl Foreign {
 
 /// Finds the file of an `import` entry; the error is a message and a help. Relative paths start from `base`.
 pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<ImportSource, (String, String)> {
-    if TOOLS.contains(&source) {
+    if tools().any(|tool| tool == source) {
         let places = places(source, env);
         let Some(file) = places.iter().find(|file| file.is_file()) else {
             let places: Vec<String> = places.iter().map(|file| file.display().to_string()).collect();
@@ -90,9 +115,9 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<ImportSource,
     }
     let file = env.resolve(base, source);
     if !file.is_file() {
-        let help = match nearest(source, TOOLS).filter(|_| !source.contains('/')) {
+        let help = match nearest(source, tools()).filter(|_| !source.contains('/')) {
             Some(tool) => format!("did you mean \"{tool}\"?"),
-            None => format!("give a file, or one of: {}", TOOLS.join(", ")),
+            None => format!("give a file, or one of: {}", tools().collect::<Vec<_>>().join(", ")),
         };
         return Err((format!("there is no file {}", file.display()), help));
     }
@@ -105,23 +130,21 @@ pub(super) fn find(source: &str, base: &Path, env: &Env) -> Result<ImportSource,
 
 /// Where a tool that is found by name keeps its file; nothing for other words.
 pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
-    if !TOOLS.contains(&tool) {
-        return Vec::new();
-    }
     McpClient::named(tool).map(|client| client.user_files(env)).unwrap_or_default()
 }
 
-/// Reads a foreign file; the format follows from its name and content.
-pub(super) fn read(origin: &SourceLocation, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
+/// Reads a foreign file; the format follows from its name and content. `current` is the folder of the user.
+pub(super) fn read(origin: &SourceLocation, current: &Path, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));
     let text = bounded::read_text(file, MAX_FILE)
         .map_err(|error| Error::io(format!("cannot read the imported file {}", file.display()), error))?;
     let before = notes.len();
-    let servers = if file.extension().is_some_and(|extension| extension == "toml") {
-        codex::servers(&node::toml(&text, origin)?, origin, notes)
-    } else {
-        json::servers(&jsonc::read(&text, origin)?, origin, notes)
+    let (is_toml, root) = match file.extension().and_then(OsStr::to_str) {
+        Some("toml") => (true, node::toml(&text, origin)?),
+        Some("yaml" | "yml") => (false, yaml::read(&text, origin)?),
+        _ => (false, jsonc::read(&text, origin)?),
     };
+    let servers = servers(&root, is_toml, origin, current, notes);
     for server in &servers {
         let Ok(table) = &server.table else { continue };
         for (key, line) in plain::secrets(table) {
@@ -134,10 +157,55 @@ pub(super) fn read(origin: &SourceLocation, notes: &mut Vec<String>) -> Result<V
         }
     }
     if servers.is_empty() && notes.len() == before {
-        let tables = "`mcpServers`, `servers` (JSON) or `mcp_servers` (TOML)";
+        let tables = "`mcpServers`, `servers`, `context_servers`, `mcp`, `extensions` or `mcp_servers`";
         notes.push(format!("{}: no servers found in {tables}", origin.name()));
     }
     Ok(servers)
+}
+
+/// The servers of a file, translated.
+fn servers(
+    root: &Node,
+    is_toml: bool,
+    origin: &SourceLocation,
+    current: &Path,
+    notes: &mut Vec<String>,
+) -> Vec<Foreign> {
+    let path = origin.file.as_deref().unwrap_or(Path::new(""));
+    let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    let found = tables::find(root, [&origin.folder, current], stem);
+    notes.extend(found.notes.iter().map(|note| format!("{}: {note}", origin.name())));
+    let nodes = || found.servers.iter().map(|server| server.node);
+    let inputs = match root.get("inputs").map(|inputs| &inputs.value) {
+        Some(Value::List(inputs)) => inputs.as_slice(),
+        _ => &[],
+    };
+    let file = server::File {
+        inputs: Inputs(inputs),
+        variables: if is_toml { Variables::None } else { Variables::of(path, nodes()) },
+        least_timeout: nodes()
+            .filter_map(|server| server.get("timeout").and_then(translate::number))
+            .reduce(f64::min),
+    };
+    let mut servers: Vec<Foreign> = Vec::new();
+    for (at, server) in found.servers.iter().enumerate() {
+        // Two tables of one file: the nearer one comes first.
+        if let Some(first) =
+            found.servers[..at].iter().find(|first| first.name == server.name && first.is_named())
+        {
+            notes.push(format!(
+                "{}: `{}` is left out: `{}` has its name",
+                origin.name(),
+                server.key,
+                first.key
+            ));
+            continue;
+        }
+        let Some(name) = legal_name(server.name, &servers, origin, notes) else { continue };
+        let (table, unit) = server::translate(server, Table::new(origin, &name, notes), &file);
+        servers.push(Foreign { name, key: server.key.clone(), line: server.line, table, unit });
+    }
+    servers
 }
 
 /// A legal name for a server called `name` in its own file, unlike those in `others`.

@@ -10,7 +10,7 @@ use std::{
 use indexmap::IndexMap;
 
 use super::{
-    import,
+    foreign, import,
     node::{self, Node},
     overrides::{self, ConfigOverrides},
     raw::{self, Defaults, RawKind, RawServer},
@@ -55,6 +55,7 @@ impl Config {
         let file = Self::locate(path, env)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
         let origin = SourceLocation::of(&file, folder, env.folder());
+        foreign::admit(&file, &origin)?;
         let text = fs::read_to_string(&file).map_err(|error| {
             Error::from(ConfigError {
                 file: origin.shown.clone(),
@@ -66,12 +67,16 @@ impl Config {
         parse(&text, &origin, env, overrides)
     }
 
-    /// The file that [`Config::load`] would read, whether it can be read or not.
+    /// The file that [`Config::load`] would read, whether it can be read or not. Of a folder it is the one in it.
     ///
     /// # Errors
     /// None is named, and none is found.
     pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
-        path.map_or_else(|| discover(env), |path| Ok(without_detours(&env.folder().join(path))))
+        let Some(path) = path else { return discover(env) };
+        let path = without_detours(env.folder().join(path));
+        let inside = || Self::NAMES.map(|name| path.join(name)).into_iter().find(|file| file.is_file());
+        // One file has one name, whichever folder is written before it: `.` goes.
+        Ok(inside().map_or(path.clone(), |file| file.components().collect()))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
@@ -316,7 +321,7 @@ impl Merge<'_> {
         if let Some(file) = &from.file {
             Owners::of(self.env).admit_beside(file, origin.file.as_deref())?;
         }
-        let file = import::read(&from, &mut self.notes)?;
+        let file = import::read(&from, self.env.folder(), &mut self.notes)?;
         let name_of_file = from.name();
         for server in file {
             if let Some(at) = taken.iter().position(|name| *name == server.name) {
@@ -373,15 +378,23 @@ fn discover(env: &Env) -> Result<PathBuf> {
         looked = format!("{looked} and above it up to {}", top.display());
     }
     if root.is_none() {
-        looked = format!("{looked}, not above it, since this is no git repository");
+        looked = format!("{looked}, not above it, since this folder is in no git repository");
     }
     if let Some(user) = user {
         looked = format!("{looked}, then for {}", user.display());
     }
+    let above = env.folder().ancestors().skip(1);
+    let mut above = above.flat_map(|folder| Config::NAMES.map(|name| folder.join(name)));
+    let help = match (foreign::files_in(env.folder()), above.find(|file| file.is_file())) {
+        (files, _) if !files.is_empty() => foreign::help(&files[0]),
+        (_, Some(file)) => format!("there is {}: name it with `--config`, or make its folder a git repository", file.display()),
+        _ => "write a servers.toml, such as [servers.time] with builtin = \"time\", or name a file: `--config FILE` on the \
+             command line, the variable TOOLCRIB_CONFIG, or the path of Config::load in a program"
+            .to_owned(),
+    };
     Err(ConfigError {
         message: format!("no configuration found: looked for {looked}"),
-        help: Some("write a servers.toml, such as [servers.time] with builtin = \"time\", or name a file with `--config FILE` \
-             or TOOLCRIB_CONFIG".to_owned()),
+        help: Some(help),
         ..ConfigError::default()
     }
     .into())

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 use regex::Regex;
 
 use super::{
+    foreign,
     node::{Entry, Node, Value, is_bare},
     source_location::{SourceLocation, Text},
 };
@@ -58,7 +59,9 @@ impl<'a> Section<'a> {
     }
 
     fn unknown(&self, entry: &Entry) -> Error {
+        let elsewhere = foreign::key_help(&entry.key, self.keys);
         let help = match nearest(&entry.key, self.keys.iter().copied()) {
+            _ if elsewhere.is_some() => elsewhere.unwrap_or_default().to_owned(),
             Some(key) => format!("did you mean `{key}`?"),
             None => format!("allowed here: {}", self.keys.join(", ")),
         };

@@ -297,7 +297,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         "import = ['no/such.json']",
         "1: `import[0]`: there is no file /w/no/such.json",
-        "give a file, or one of: codex, claude-desktop",
+        "give a file, or one of: claude-desktop, claude-code, cursor, vscode, vscode-insiders, codex, zed, windsurf, gemini-cli, copilot-cli, kiro, lm-studio",
     ),
     (
         "[gateway]\nlisten = 'localhost:80'",

@@ -33,6 +33,8 @@ pub(super) struct TaskRow {
     errors: u32,
     retries: u32,
     tokens: u64,
+    /// As its line says.
+    took_ms: Option<f64>,
 }
 
 impl Default for TaskRow {
@@ -49,6 +51,7 @@ impl Default for TaskRow {
             errors: 0,
             retries: 0,
             tokens: 0,
+            took_ms: None,
         }
     }
 }
@@ -62,6 +65,7 @@ impl TaskRow {
         self.errors = line.tool_errors;
         self.retries = line.llm_retries;
         self.tokens = line.tokens.total();
+        self.took_ms = Some(line.wall_ms).filter(|took| *took > 0.0);
     }
 
     pub(super) fn forget_line(&mut self) {
@@ -69,7 +73,7 @@ impl TaskRow {
     }
 
     fn took(&self) -> f64 {
-        self.end_ms - self.start_ms
+        self.took_ms.unwrap_or(self.end_ms - self.start_ms)
     }
 
     /// What went wrong comes first.

@@ -56,7 +56,7 @@ pub(super) fn section(run: &RunFolder, task: &RunTask) -> String {
 /// Time, turns, calls, retries and tokens of a task, in one line.
 pub(crate) fn facts(task: &RunTask) -> String {
     let line = &task.result;
-    let mut facts = vec![time(task.end_ms - task.start_ms)];
+    let mut facts = vec![time(task.took_ms())];
     let amount = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     facts.extend((line.turns > 0).then(|| amount(line.turns, "turn")));
     facts.extend((line.tool_calls > 0).then(|| amount(line.tool_calls, "call")));

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::synonyms;
+
 /// How the tasks of a file are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,7 +18,7 @@ pub enum TaskFormat {
     JsonLines,
     /// A list of objects, or an object with one list.
     Json,
-    /// A table with commas, whose first line names the columns.
+    /// A table with commas, whose first line names the columns. Where these have other separators, it is one with those.
     Csv,
     /// A table with tabs.
     Tsv,
@@ -33,7 +35,8 @@ pub(super) struct Record {
     pub number: Option<usize>,
     /// Its id, where it has none itself.
     pub id: Option<String>,
-    pub value: Value,
+    /// The task, or why there is none.
+    pub value: Result<Value, String>,
 }
 
 /// What is wrong with a file, and the line.
@@ -70,8 +73,8 @@ impl TaskFormat {
         let first = text.lines().next().unwrap_or_default();
         let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         let names_columns = |separator| {
-            let names = first.split(separator).map(|name| name.trim().trim_matches('"'));
-            first.contains(separator) && names.into_iter().any(|name| COLUMNS.contains(&name))
+            let mut names = first.split(separator).map(|name| name.trim().trim_matches('"'));
+            first.contains(separator) && names.any(synonyms::is_known)
         };
         match text.as_bytes().first() {
             Some(b'[') => Self::Json,
@@ -86,7 +89,8 @@ impl TaskFormat {
             _ if first.starts_with("- ") || first.starts_with("---") => Self::Yaml,
             _ if first.ends_with(':') && !first.contains(' ') => Self::Yaml,
             _ if names_columns('\t') => Self::Tsv,
-            _ if names_columns(',') => Self::Csv,
+            _ if [',', ';', '|'].into_iter().any(names_columns) => Self::Csv,
+            _ if first.trim_matches('"').to_ascii_lowercase().starts_with("sep=") => Self::Csv,
             _ => Self::JsonLines,
         }
     }
@@ -109,9 +113,6 @@ impl TaskFormat {
     }
 }
 
-/// Columns by which a table is known where the name of the file does not tell.
-const COLUMNS: [&str; 6] = ["input", "target", "task_question", "PROMPT", "question", "ideal"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +128,8 @@ mod tests {
             ("- input: a", TaskFormat::Yaml),
             ("tasks:\n  - input: a", TaskFormat::Yaml),
             ("id,input,target\n1,a,b", TaskFormat::Csv),
+            ("Question;Answer\na;b", TaskFormat::Csv),
+            ("sep=;\nx;y\na;b", TaskFormat::Csv),
             ("\u{feff}id\t\"input\"\n1\ta", TaskFormat::Tsv),
             ("what is this", TaskFormat::JsonLines),
             ("", TaskFormat::JsonLines),

@@ -39,7 +39,8 @@ const SHOWN: usize = 20;
 /// Why `line` is no task. It is only looked at closely once it is known not to be one; `error` is what the parser says.
 pub(super) fn of(line: &str, error: &serde_json::Error) -> String {
     if error.is_eof() {
-        return "the line ends in the middle of its JSON".to_owned();
+        return "the line ends in the middle of its JSON (a .jsonl file has one whole object in each line)"
+            .to_owned();
     }
     let Ok(value) = serde_json::from_str(line) else { return syntax(line, error) };
     let origin = SourceLocation { json: true, ..SourceLocation::default() };
@@ -52,12 +53,19 @@ pub(super) fn of(line: &str, error: &serde_json::Error) -> String {
     }
 }
 
+fn is_whole(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 /// Where a line stops being JSON, and why if that is a usual slip.
 fn syntax(line: &str, error: &serde_json::Error) -> String {
     let column = error.column();
     // The parser counts bytes, and may point behind what it has read.
     let (before, rest) = line.split_at_checked(column.saturating_sub(1)).unwrap_or((line, ""));
     let why = match rest.as_bytes() {
+        [b',', after @ ..] if after.trim_ascii().is_empty() && is_whole(before) => {
+            "a comma behind the object, where a .jsonl file has none: take it out"
+        }
         [b'}' | b']', ..] if before.trim_end().ends_with(',') => "a comma with nothing after it",
         [b'\'', ..] => "a single quote, where JSON has double ones",
         _ if ["True", "False", "None"].iter().any(|word| rest.starts_with(word)) => {

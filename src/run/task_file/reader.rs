@@ -8,7 +8,7 @@ use super::{
     TaskFileOptions,
     dialect::{self, DialectRules, FieldNames, Notes, TaskDialect, TaskDraft},
     mistake::TASK,
-    parse,
+    parse, synonyms,
 };
 use crate::{
     error::nearest,
@@ -52,6 +52,8 @@ impl FromStr for TaskFields {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskReader {
     fields: TaskFields,
+    /// Other names of keys that the first task has.
+    synonyms: Vec<(String, String)>,
     /// `None`: the first task decides.
     dialect: Option<TaskDialect>,
     /// Whether all values are texts: those of a table.
@@ -64,7 +66,7 @@ pub(super) struct TaskReader {
 impl TaskReader {
     pub(super) fn new(options: &TaskFileOptions, is_table: bool, folder: PathBuf) -> Self {
         let TaskFileOptions { fields, dialect, score, .. } = options.clone();
-        Self { fields, dialect, is_table, folder, score }
+        Self { fields, synonyms: Vec::new(), dialect, is_table, folder, score }
     }
 
     /// The keys that fields are named for, with these fields.
@@ -78,7 +80,14 @@ impl TaskReader {
 
     /// Decides by the first task whose tasks they are. In words, where they are not ours.
     pub(super) fn decide(&mut self, first: &Map<String, Value>) -> Option<String> {
+        let said = self.dialect.is_some();
         let dialect = *self.dialect.get_or_insert_with(|| TaskDialect::of(first));
+        if !said && dialect == TaskDialect::Toolcrib {
+            self.synonyms = synonyms::of(first, self.is_table);
+            let named = &self.fields.0;
+            self.synonyms
+                .retain(|(key, field)| !named.iter().any(|(known, name)| known == key || name == field));
+        }
         let renamed: Vec<String> = first
             .keys()
             .filter_map(|field| Some((field, self.key(field)?)))
@@ -104,12 +113,13 @@ impl TaskReader {
     }
 
     fn is_native(&self) -> bool {
-        self.rules().is_none() && self.fields.0.is_empty() && !self.is_table
+        self.rules().is_none() && self.fields.0.is_empty() && self.synonyms.is_empty() && !self.is_table
     }
 
     /// The key that a field stands for.
     fn key(&self, field: &str) -> Option<String> {
-        if let Some((key, _)) = self.fields.0.iter().find(|(_, name)| name == field) {
+        let mut named = self.fields.0.iter().chain(&self.synonyms);
+        if let Some((key, _)) = named.find(|(_, name)| name == field) {
             return Some(key.clone());
         }
         let key = match self.rules() {

@@ -170,7 +170,7 @@ impl Failure {
         let limit = humantime::format_duration(config.startup_timeout);
         let waiting = match phase {
             Phase::Spawn => "its process is not there yet",
-            Phase::FirstByte => "it has not answered a single byte",
+            Phase::FirstByte => "it wrote nothing to stdout",
             Phase::Handshake => "it has not agreed on a protocol",
             _ => "its tool list is not complete",
         };

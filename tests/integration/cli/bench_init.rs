@@ -165,7 +165,7 @@ fn the_waterfall_is_drawn_when_asked_for() {
     assert_eq!(code(&drawn), 0, "{}", err(&drawn));
     let text = out(&drawn);
     let rows: Vec<&str> =
-        text.lines().skip_while(|line| !line.starts_with("one row a server")).skip(1).collect();
+        text.lines().skip_while(|line| !line.starts_with("a row per server")).skip(1).collect();
     assert!(rows[0].starts_with("works") && rows[0].contains("tools"), "{text}");
     assert!(rows[1].starts_with("calc") && rows[2].starts_with("broken") && rows[2].contains("xx"), "{text}");
     assert!(
@@ -173,7 +173,7 @@ fn the_waterfall_is_drawn_when_asked_for() {
         "{text}"
     );
     let plain = bench.run(&["bench", "init", "--runs", "1", "--no-baseline"]);
-    assert!(!out(&plain).contains("one row a server"), "{}", out(&plain));
+    assert!(!out(&plain).contains("a row per server"), "{}", out(&plain));
 }
 
 #[toolcrib_testing::requires(chromium)]

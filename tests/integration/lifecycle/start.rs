@@ -35,7 +35,7 @@ async fn each_failed_server_says_why_and_the_rest_works() {
     let silent = failure(1);
     assert_eq!(silent.code(), ErrorCode::StartupTimeout);
     assert_eq!(silent.to_string(), "server `silent` was not ready within 1s");
-    assert_eq!(silent.causes(), ["it has not answered a single byte"]);
+    assert_eq!(silent.causes(), ["it wrote nothing to stdout"]);
 
     let missing = failure(2);
     assert_eq!(missing.code(), ErrorCode::SpawnFailed);

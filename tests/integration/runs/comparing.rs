@@ -24,7 +24,7 @@ fn changes_rates_and_sums_of_two_runs_are_shown() {
     assert_eq!(code(&output), 0, "{}", err(&output));
     for part in [
         "50.0% (15.0 to 85.0)    25.0% (4.6 to 69.9)  -25.0 points",
-        "4 tasks judged in both: 2 passed only before, 1 only after: it can be chance (p = 1.000, McNemar, exact)",
+        "4 tasks judged in both: 2 passed only before, 1 only after: the difference may be chance (p = 1.000, McNemar, exact)",
         "REGRESSED  a  passed -> failed (wrong_answer)",
         "REGRESSED  c  passed -> failed (wrong_answer)",
         "FIXED  b  failed (wrong_answer) -> passed",

@@ -183,7 +183,7 @@ fn an_interruption_is_no_work() {
         "{work} {pause}"
     );
     let shown = out(&bench.run(&["runs", "show"]));
-    assert!(shown.contains(", and 2h 00m of interruption"), "{shown}");
+    assert!(shown.contains(", interrupted for 2h 00m"), "{shown}");
     let report: Value = serde_json::from_str(&out(&bench.run(&["--json", "report"]))).unwrap();
     let told = ["wall_ms", "paused_ms"].map(|key| report[key].as_f64().unwrap());
     assert!((told[0] - work).abs() < 2000.0 && (told[1] - pause).abs() < 2000.0, "{report}");

@@ -68,7 +68,7 @@ fn named_fields_are_the_keys_of_tasks() {
     assert_eq!(totals["passed"], 1, "{told}");
     let bench = self::bench("t.csv", "id,input\n1,a\n2\n");
     let wrong = bench.run(&["run", "t.csv"]);
-    assert!(err(&wrong).contains("t.csv:3: the record has 1 fields"), "{}", err(&wrong));
+    assert!(err(&wrong).contains("t.csv:3: record 2: the record has 1 fields"), "{}", err(&wrong));
 }
 
 #[test]

@@ -241,7 +241,7 @@ pub(super) fn many(bench: &Bench, id: &str, tasks: u64) {
             events += &line(at, event);
         }
         results += &(json!({"task": task, "attempt": 1, "status": status, "reason": reason, "answer": answer,
-            "wall_ms": 5000, "turns": 1, "tool_calls": 1, "tools": {"s.t": {"n": 1, "errors": 0, "ms": 1.0}},
+            "wall_ms": (second * 5 + n) as f64 / 1e6, "turns": 1, "tool_calls": 1, "tools": {"s.t": {"n": 1, "errors": 0, "ms": 1.0}},
             "tokens": tokens, "resumed": {"interruptions": 1, "before_ms": 900.0, "reused": 3, "repeated": 0, "unknown": 0}})
         .to_string()
             + "\n");

@@ -26,7 +26,7 @@ fn assert_told(case: &str, error: &Error, code: ErrorCode, phase: Phase, cause: 
 
 /// Arguments, code, phase, a part of the message or of a cause.
 const AT_START: &[(&str, ErrorCode, Phase, &str)] = &[
-    ("slow-start=1h", ErrorCode::StartupTimeout, Phase::FirstByte, "not answered a single byte"),
+    ("slow-start=1h", ErrorCode::StartupTimeout, Phase::FirstByte, "wrote nothing to stdout"),
     ("hang-initialize", ErrorCode::StartupTimeout, Phase::Handshake, "not agreed on a protocol"),
     ("exit code=3", ErrorCode::ServerExited, Phase::Handshake, "exited with code 3"),
     ("wrong-version=2019-01-01", ErrorCode::ProtocolMismatch, Phase::Handshake, "the revision 2019-01-01"),

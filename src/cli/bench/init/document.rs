@@ -77,7 +77,7 @@ pub(super) struct ModeRow {
     /// The first call after a lazy start.
     #[serde(default)]
     pub(super) first_call: Option<FirstCallRow>,
-    /// One run as it was: that with the middle wall time. Nothing of a bare start.
+    /// One run as it was: that with the median wall time. Nothing of a bare start.
     #[serde(default)]
     pub(super) picture: Option<Picture>,
 }

@@ -22,15 +22,15 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn give(&self, document: &Document, as_json: bool) -> anyhow::Result<()> {
+    pub(super) fn give(&self, document: &Document, ui: &Ui) -> anyhow::Result<()> {
         let json = serde_json::to_string(document)?;
         if let Some(file) = &self.save {
-            write(file, &json)?;
+            write(file, &json, ui)?;
         }
         if let Some(file) = &self.html {
-            write(file, &page::html(document, &json))?;
+            write(file, &page::html(document, &json), ui)?;
         }
-        if as_json {
+        if ui.json {
             Ui::json(json);
         } else {
             self.print(document);
@@ -46,7 +46,7 @@ impl Output {
             return;
         }
         if let Some((mode, picture)) = document.main_picture() {
-            Ui::data(format!("the run of mode {} with the middle wall time", mode.mode));
+            Ui::data(format!("mode {}: the run with the median wall time", mode.mode));
             for line in waterfall::lines(picture) {
                 Ui::data(line);
             }
@@ -54,7 +54,9 @@ impl Output {
     }
 }
 
-fn write(file: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(file, text)
-        .map_err(|error| Error::io(format!("could not write {}", file.display()), error))
+fn write(file: &Path, text: &str, ui: &Ui) -> Result<(), Error> {
+    let written = std::fs::write(file, text);
+    written.map_err(|error| Error::io(format!("could not write {}", file.display()), error))?;
+    ui.status("Wrote", file.display().to_string());
+    Ok(())
 }

@@ -5,9 +5,12 @@ use super::{
     document::{Document, ModeRow},
     table::{cells, mebibytes, time},
 };
-use toolcrib::cli_support::page::{
-    self, escape,
-    start_chart::{End, Picture, legend, svg},
+use toolcrib::cli_support::{
+    counted,
+    page::{
+        self, escape,
+        start_chart::{End, Picture, legend, svg},
+    },
 };
 
 /// The page. `json` is the document as it is written elsewhere.
@@ -16,9 +19,9 @@ pub(super) fn html(document: &Document, json: &str) -> String {
     let title = format!("Start of {total} servers");
     let mut text = page::head(&title, "", None);
     text.push_str(&format!(
-        "<p class=\"soft\">toolcrib {}, {} runs in each mode, start jobs {}, {} cores</p>\n",
+        "<p class=\"soft\">toolcrib {}, {} in each mode, start jobs {}, {} cores</p>\n",
         escape(&document.version),
-        document.runs,
+        counted(document.runs, "run"),
         escape(document.jobs.as_str().unwrap_or(&document.jobs.to_string())),
         document.cores,
     ));
@@ -42,7 +45,7 @@ pub(super) fn html(document: &Document, json: &str) -> String {
 }
 
 fn figure(mode: &ModeRow, picture: &Picture) -> String {
-    let title = format!("mode {}: the run with the middle wall time", mode.mode);
+    let title = format!("mode {}: the run with the median wall time", mode.mode);
     let note = mode.note.as_ref().map_or_else(String::new, |note| format!("; {}", escape(note)));
     let call = mode.first_call.as_ref().map_or_else(String::new, |call| {
         format!("; then {} was answered after {}", escape(&call.tool), time(call.ms.median))
@@ -69,7 +72,11 @@ fn facts(document: &Document, main: &ModeRow) -> String {
     facts.push(format!("CPU {} on {} cores", time(Some(main.cpu_ms)), document.cores));
     facts.push(format!("peak memory of the servers {}", mebibytes(main.peak_rss_bytes)));
     facts.push(format!("of toolcrib {}", mebibytes(main.own_rss_bytes)));
-    let bound = format!("no start beats {} ({})", time(Some(document.lower_bound_ms)), document.bottleneck);
+    let bound = format!(
+        "the shortest possible time is {} (limit: {})",
+        time(Some(document.lower_bound_ms)),
+        document.bottleneck
+    );
     format!("<p><strong>{}</strong></p>\n<p>{}</p>\n", facts.join(" · "), escape(&bound))
 }
 

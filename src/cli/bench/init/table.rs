@@ -1,6 +1,6 @@
 //! Prints the document for people: a table of modes, then one of servers.
 
-use toolcrib::session::Phases;
+use toolcrib::{cli_support::counted, session::Phases};
 
 use super::document::{Document, ModeRow, ServerRow, Spread};
 
@@ -11,8 +11,12 @@ pub(super) fn lines(document: &Document) -> Vec<String> {
         None => format!("{} at a time", document.jobs),
     };
     let total = document.modes.first().map_or(0, |mode| mode.total);
-    let mut lines =
-        vec![format!("{total} servers, {} runs each, {jobs}, {} cores", document.runs, document.cores)];
+    let mut lines = vec![format!(
+        "{}, {} each, {jobs}, {} cores",
+        counted(total, "server"),
+        counted(document.runs, "run"),
+        document.cores
+    )];
     lines.extend(mode_lines(document));
     if document.modes.iter().all(|mode| mode.own_rss_bytes == 0) {
         lines.push(

@@ -22,7 +22,7 @@ const LABEL: usize = 22;
 fn legend(with_templates: bool) -> String {
     let template = if with_templates { "  t template" } else { "" };
     format!(
-        "one row a server: . queue{template}  s spawn  b until its first byte  h handshake  l tool list  x failed"
+        "a row per server: . queue{template}  s spawn  b until its first byte  h handshake  l tool list  x failed"
     )
 }
 

@@ -162,9 +162,19 @@ fn note(status: &ServerStatus) -> String {
         _ if status.waiting > 0 => format!("{} calls wait for `max_concurrent_calls`", status.waiting),
         _ if status.spares + status.lent > 0 => format!("{} lent, {} spare", status.lent, status.spares),
         // It is well again: what it wrote last is no reason.
-        (None, _, Some(lost)) => format!("back after: {}", what(lost)),
+        (None, _, Some(lost)) => restarted(&what(lost)),
         _ if status.is_forked => "forked from a template".to_owned(),
         _ => String::new(),
+    }
+}
+
+/// Why a server was restarted.
+fn restarted(why: &str) -> String {
+    // Which process it was matters to nobody any more.
+    let why = why.strip_prefix("(pid ").and_then(|rest| rest.split_once(") ")).map_or(why, |(_, why)| why);
+    match why.strip_prefix("was restarted") {
+        Some(rest) => format!("restarted{rest}"),
+        None => format!("restarted: it {why}"),
     }
 }
 

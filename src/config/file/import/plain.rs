@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 use serde_json::Value as Json;
 
+use super::variables::bare_variable;
 #[cfg(feature = "cli")]
 use crate::config::secrets::origin_of;
 use crate::config::{
@@ -112,7 +113,12 @@ fn is_secret(place: &str, name: &str, value: &str) -> bool {
         return true;
     }
     let is_path = value.starts_with(['/', '~', '.']) || value.starts_with("file:");
-    if value.contains("${") || value.len() < Secrets::SHORTEST || is_path {
+    let is_variable = |word: &str| word.starts_with('$') && bare_variable(word).is_some();
+    if value.contains("${")
+        || value.split_whitespace().any(is_variable)
+        || value.len() < Secrets::SHORTEST
+        || is_path
+    {
         return false;
     }
     let mut found = Vec::new();

@@ -1,5 +1,7 @@
 //! Tests real configuration files of other tools: imported in place and translated into text.
 
+mod clients;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -157,7 +159,7 @@ fn claude_style_files_are_imported() {
         config.notes,
         [
             ".mcp.json: `file system` is called `file-system` here",
-            ".mcp.json: file-system.alwaysAllow: not understood, ignored",
+            ".mcp.json: file-system.alwaysAllow: ignored: toolcrib asks nobody before a call",
             ".mcp.json: off: disabled, skipped",
         ]
     );
@@ -245,7 +247,12 @@ fn a_broken_file_is_an_error_with_its_line() {
     let error = Config::parse("import = ['a.json']", None, &project.path(), &env).unwrap_err();
     assert!(error.to_string().starts_with("a.json:2: "), "{error}");
     let notes = project.load("import = ['b.json']", &env).notes;
-    assert_eq!(notes, ["b.json: no servers found in `mcpServers`, `servers` (JSON) or `mcp_servers` (TOML)"]);
+    assert_eq!(
+        notes,
+        [
+            "b.json: no servers found in `mcpServers`, `servers`, `context_servers`, `mcp`, `extensions` or `mcp_servers`"
+        ]
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) struct Unit {
 const CLAUDE_CODE: &str = "Claude Code";
 
 /// Folders and files that belong to one tool, whether it counts seconds, and its name.
-const PLACES: [(&str, bool, &str); 14] = [
+const PLACES: [(&str, bool, &str); 18] = [
     (".roo", true, "Roo Code"),
     ("mcp_settings.json", true, "Roo Code"),
     (".kilocode", true, "Kilo Code"),
@@ -29,6 +29,10 @@ const PLACES: [(&str, bool, &str); 14] = [
     (".mcp.json", false, CLAUDE_CODE),
     (".claude", false, CLAUDE_CODE),
     (".claude.json", false, CLAUDE_CODE),
+    ("goose", true, "Goose"),
+    ("crush", true, "Crush"),
+    ("crush.json", true, "Crush"),
+    (".crush.json", true, "Crush"),
 ];
 
 /// Below this, a number without a known tool is seconds: no tool lets a call take less than a second, and of those

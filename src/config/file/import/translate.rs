@@ -6,7 +6,6 @@ use crate::{
     config::file::{
         node::{Entry, Node, Value},
         source_location::SourceLocation,
-        vars::escape,
     },
     error::{ConfigError, Error},
     tool::ServerName,
@@ -33,6 +32,17 @@ impl<'a> Table<'a> {
     pub(super) fn put(&mut self, key: &str, node: Node) {
         self.entries.retain(|entry| entry.key != key);
         self.entries.push(Entry { key: key.to_owned(), line: node.line, node });
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
+    /// Takes out a key. False: it was not there.
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.key != key);
+        self.entries.len() < before
     }
 
     /// Adds entries to the table at a key, after those that are there.
@@ -134,7 +144,19 @@ fn scalar(node: Node) -> Node {
     }
 }
 
-/// Text of a tool that expands nothing.
-pub(super) fn literal(node: &Node) -> Node {
-    strings(node, &escape)
+/// The members of a table of variables or headers, which some programs write as a list of `{name, value}` or of
+/// `NAME=VALUE`. Nothing: it is neither.
+pub(super) fn pairs(node: &Node) -> Option<Vec<Entry>> {
+    let pair = |item: &Node| {
+        let (key, value) = match item.as_text() {
+            Some(text) => text.split_once('=').map(|(key, value)| (key, Node::text(item.line, value)))?,
+            None => (item.get("name")?.as_text()?, item.get("value")?.clone()),
+        };
+        Some(Entry { key: key.to_owned(), line: item.line, node: value })
+    };
+    match &node.value {
+        Value::Table(entries) => Some(entries.clone()),
+        Value::List(items) => items.iter().map(pair).collect(),
+        _ => None,
+    }
 }

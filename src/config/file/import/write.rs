@@ -16,7 +16,7 @@ use crate::{
 
 /// Translates another tool's configuration into text for a `servers.toml` in the current folder.
 ///
-/// `source` is a path, or `codex` or `claude-desktop`. Variables stay variables, so no secret is copied that
+/// `source` is a path, or the name of a client ([`McpClient`]). Variables stay variables, so no secret is copied that
 /// was not written out in the source. Returns the text and notes about what was not understood.
 pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
     let mut notes = Vec::new();
@@ -27,7 +27,7 @@ pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
         }
         Err((message, help)) => return Err(Error::input(message, Some(help))),
     };
-    let servers = read(&origin, &mut notes)?;
+    let servers = read(&origin, env.folder(), &mut notes)?;
     let moved = (origin.folder != env.folder()).then_some(origin.folder.as_path());
     let mut out = vec![format!("# Imported from {}.", comment(&origin.name()))];
     for mut server in servers {
@@ -36,8 +36,9 @@ pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
         let lines = server.table.as_ref().map(|table| server_lines(table, moved)).unwrap_or_default();
         // Servers that could not be read back are left out, with a note.
         if let Err(error) = server.read(&origin) {
+            let help = error.help().map(|help| format!(" ({help})")).unwrap_or_default();
             out.push(format!("\n# [servers.{name}] is left out: {}", comment(&error.to_string())));
-            notes.push(format!("{name}: left out: {error}"));
+            notes.push(format!("{name}: left out: {error}{help}"));
             continue;
         }
         out.push(format!("\n[servers.{}]", key(name.as_str())));

@@ -24,7 +24,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Record>, FormatError> {
         let line = line_at(text, at);
         let value = serde_json::from_str(item.get());
         let value = value.map_err(|error| FormatError { line, reason: error.to_string() })?;
-        Ok(Record { line, number: None, id: None, value })
+        Ok(Record { line, number: None, id: None, value: Ok(value) })
     };
     items.into_iter().map(record).collect()
 }
@@ -44,7 +44,17 @@ fn line_at(text: &str, at: usize) -> usize {
 
 fn wrong(error: &serde_json::Error) -> FormatError {
     let words = error.to_string();
-    let reason = words.split(" at line ").next().unwrap_or(&words);
+    let reason = match words.split(" at line ").next().unwrap_or(&words) {
+        "trailing comma" => "a comma with nothing after it",
+        "trailing characters" => "there is more behind the end of the list or object",
+        reason if error.is_eof() => {
+            return FormatError {
+                line: error.line(),
+                reason: format!("the file ends in the middle of its JSON: {reason}"),
+            };
+        }
+        reason => reason,
+    };
     FormatError { line: error.line(), reason: format!("not JSON at column {}: {reason}", error.column()) }
 }
 

@@ -1,0 +1,77 @@
+//! Tips for mistyped command lines: commands that other programs have, and what they are called here.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Commands that became those of another program.
+const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", "soak", "spares"];
+
+/// Commands that need a Cargo feature.
+#[cfg(not(feature = "nats"))]
+const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
+
+/// Words of other programs, and the command that is meant.
+const OTHERS: [(&[&str], &str); 11] = [
+    (&["validate", "verify", "test", "lint"], "`toolcrib check` starts every server and says what fails"),
+    (&["inspect", "describe", "info", "show"], "`toolcrib tools --schema` shows tools with their arguments"),
+    (
+        &["init", "new", "create", "setup", "add"],
+        "write a servers.toml (README.md has an example), or make one of another tool's file: \
+         `toolcrib import .mcp.json > servers.toml`",
+    ),
+    (&["servers", "ls"], "`toolcrib check` shows the servers, `toolcrib ps` those of the daemon"),
+    (&["kill", "shutdown", "quit"], "`toolcrib down` stops the daemon, `toolcrib stop SERVER` one server"),
+    (&["exec", "invoke", "tool"], "`toolcrib call SERVER.TOOL NAME=VALUE` calls a tool"),
+    (
+        &["eval", "ask", "chat", "prompt-model"],
+        "`toolcrib run QUESTION|FILE` asks a model that has the tools",
+    ),
+    (&["compare"], "`toolcrib diff` compares two runs"),
+    (
+        &["dashboard", "web", "ui", "browse"],
+        "`toolcrib view` shows runs in the browser, `toolcrib serve` has a page about servers",
+    ),
+    (
+        &["proxy", "gateway", "server"],
+        "`toolcrib serve` serves the servers over HTTP, `connect` over stdin and stdout",
+    ),
+    (&["config", "configure"], "the configuration is the file servers.toml (docs/configuration.md)"),
+];
+
+/// Options of other programs, or of other commands, and what is meant.
+const OPTIONS: [(&[&str], &str); 3] = [
+    (
+        &["--port", "--listen", "--host", "--address", "--bind"],
+        "`serve` has --http PORT|ADDRESS, `view` has --port N, `up` and `run` have --metrics PORT|ADDRESS",
+    ),
+    (&["--file", "--servers", "--mcp-config"], "--config FILE names the servers.toml"),
+    (&["--output-format"], "--json prints JSON"),
+];
+
+/// Adds what is known about a mistake.
+pub(super) fn add(error: &mut clap::Error) {
+    let typed = |kind| error.get(kind).map(ToString::to_string);
+    let tip = match error.kind() {
+        ErrorKind::InvalidSubcommand => typed(ContextKind::InvalidSubcommand).and_then(|word| command(&word)),
+        ErrorKind::UnknownArgument => typed(ContextKind::InvalidArg).and_then(|word| {
+            let name = word.split('=').next().unwrap_or_default();
+            OPTIONS.iter().find(|(words, _)| words.contains(&name)).map(|(_, tip)| *tip)
+        }),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+}
+
+fn command(word: &str) -> Option<&'static str> {
+    if MOVED.contains(&word) {
+        return Some("it is a command of `toolcrib-lab` now (crates/toolcrib-lab of the repository)");
+    }
+    #[cfg(not(feature = "nats"))]
+    if WORKERS.contains(&word) {
+        return Some("this program was built without it: cargo install --features nats (docs/workers.md)");
+    }
+    OTHERS.iter().find(|(words, _)| words.contains(&word)).map(|(_, tip)| *tip)
+}

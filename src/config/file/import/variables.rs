@@ -1,0 +1,172 @@
+//! Variables in the strings of other programs, written in the words of `servers.toml`.
+
+use std::path::Path;
+
+use crate::config::file::{
+    dotenv::is_name,
+    node::{Entry, Node},
+    vars::{escape, input_variable},
+};
+
+/// How a program writes variables in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variables {
+    /// It has none (Codex).
+    None,
+    /// `${NAME}`, `${env:NAME}`, `${NAME:-default}`, `${input:ID}`, `${{ secrets.NAME }}`.
+    Braces,
+    /// These, and `$NAME` (Gemini CLI, Qwen Code, Crush).
+    Dollar,
+    /// `{env:NAME}` (OpenCode).
+    EnvInBraces,
+}
+
+/// Files and folders of programs that expand `$NAME`.
+const DOLLAR_FILES: [&str; 5] = [".gemini", ".qwen", "crush", "crush.json", ".crush.json"];
+/// Keys of servers that only these programs have.
+const DOLLAR_KEYS: [&str; 2] = ["httpUrl", "trust"];
+
+impl Variables {
+    /// Those of a JSON or YAML file with these servers.
+    pub(super) fn of<'a>(file: &Path, mut servers: impl Iterator<Item = &'a Node>) -> Self {
+        let mut parts = file.components().filter_map(|part| part.as_os_str().to_str());
+        let is_theirs = parts.any(|part| DOLLAR_FILES.contains(&part))
+            || servers.any(|server| DOLLAR_KEYS.iter().any(|key| server.get(key).is_some()));
+        if is_theirs { Self::Dollar } else { Self::Braces }
+    }
+
+    /// `text` in the words of `servers.toml`. `base` is the name of the workspace's folder. `strict`: a variable
+    /// that is not set is an error, as it shall be where it is a secret; else its name stays, as these programs have it.
+    pub(super) fn adopt(self, text: &str, inputs: &Inputs<'_>, base: &str, strict: bool) -> String {
+        match self {
+            Self::None => escape(text),
+            Self::EnvInBraces => env_in_braces(text),
+            Self::Braces | Self::Dollar => {
+                let mut out = String::with_capacity(text.len());
+                let mut rest = text;
+                while let Some(at) = rest.find('$') {
+                    out.push_str(&rest[..at]);
+                    rest = self.variable(&rest[at + 1..], &mut out, inputs, base, strict);
+                }
+                out.push_str(rest);
+                out
+            }
+        }
+    }
+
+    /// Writes the variable behind a `$`; what follows it is returned.
+    fn variable<'a>(
+        self,
+        rest: &'a str,
+        out: &mut String,
+        inputs: &Inputs<'_>,
+        base: &str,
+        strict: bool,
+    ) -> &'a str {
+        if let Some((inner, after)) = rest.strip_prefix("{{").and_then(|inner| inner.split_once("}}")) {
+            let name = inner.trim();
+            out.extend(["${", name.strip_prefix("secrets.").unwrap_or(name), "}"]);
+            return after;
+        }
+        let Some((inner, after)) = rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) else {
+            let name = leading_name(rest);
+            if self == Self::Dollar && !name.is_empty() {
+                match strict {
+                    true => out.extend(["${", name, "}"]),
+                    false => out.extend(["${", name, ":-$", name, "}"]),
+                }
+                return &rest[name.len()..];
+            }
+            // A doubled `$` means nothing to these tools and one `$` to us.
+            out.push_str(if rest.starts_with('$') { "$$" } else { "$" });
+            return rest;
+        };
+        let default = inner.strip_prefix("input:").and_then(|id| Some((id, inputs.default_of(id)?)));
+        match (inner, default) {
+            ("userHome", _) => out.push_str("${HOME}"),
+            ("workspaceRoot", _) => out.push_str("${workspaceFolder}"),
+            ("workspaceFolderBasename", _) => out.push_str(base),
+            ("pathSeparator" | "/", _) => out.push('/'),
+            (_, Some((id, default))) => out.extend(["${", &input_variable(id), ":-", default, "}"]),
+            _ => out.extend(["${", inner, "}"]),
+        }
+        after
+    }
+}
+
+/// `{env:NAME}` as `${NAME}`. What else is between braces stays.
+fn env_in_braces(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, variable)) = rest.split_once("{env:") {
+        out.push_str(&escape(before));
+        match variable.split_once('}').filter(|(name, _)| is_name(name)) {
+            Some((name, after)) => {
+                out.extend(["${", name, "}"]);
+                rest = after;
+            }
+            None => {
+                out.push_str("{env:");
+                rest = variable;
+            }
+        }
+    }
+    out.push_str(&escape(rest));
+    out
+}
+
+/// The variable that `text` begins with, behind its `$`.
+fn leading_name(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
+    let name = &text[..end];
+    if is_name(name) { name } else { "" }
+}
+
+/// The `$NAME` in a value that is text here, if it looks like a variable that was meant.
+pub(super) fn bare_variable(text: &str) -> Option<&str> {
+    let is_shouted = |name: &&str| !name.is_empty() && !name.bytes().any(|byte| byte.is_ascii_lowercase());
+    text.split('$').skip(1).map(leading_name).find(is_shouted)
+}
+
+/// The `inputs` list of VS Code: what the editor would ask for.
+pub(super) struct Inputs<'a>(pub(super) &'a [Node]);
+
+impl Inputs<'_> {
+    fn default_of(&self, id: &str) -> Option<&str> {
+        let input = self.0.iter().find(|input| input.get("id").and_then(Node::as_text) == Some(id));
+        input.and_then(|input| input.get("default")).and_then(Node::as_text)
+    }
+}
+
+/// Members whose values are names of variables.
+pub(super) fn from_names(node: &Node) -> Vec<Entry> {
+    let member = |entry: &Entry| {
+        let value = entry.node.as_text().map(|variable| Node::text(entry.line, format!("${{{variable}}}")));
+        Entry { node: value.unwrap_or_else(|| entry.node.clone()), ..entry.clone() }
+    };
+    node.entries().iter().map(member).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_other_programs_become_ours() {
+        let inputs = Inputs(&[]);
+        for (variables, text, strict, ours) in [
+            (Variables::Dollar, "Bearer $MY_KEY!", true, "Bearer ${MY_KEY}!"),
+            (Variables::Dollar, "for x in 1; do echo $x; done", false, "for x in 1; do echo ${x:-$x}; done"),
+            (Variables::Dollar, "$5 ${KEY} $", true, "$5 ${KEY} $"),
+            (Variables::Braces, "$MY_KEY ${env:A} 5$$", true, "$MY_KEY ${env:A} 5$$$"),
+            (Variables::Braces, "${{ secrets.KEY }}x", true, "${KEY}x"),
+            (Variables::Braces, "${workspaceRoot}/a${/}b", true, "${workspaceFolder}/a/b"),
+            (Variables::EnvInBraces, "Bearer {env:KEY} {a} ${B}", true, "Bearer ${KEY} {a} $${B}"),
+            (Variables::None, "${A}$B", true, "$${A}$B"),
+        ] {
+            assert_eq!(variables.adopt(text, &inputs, "base", strict), ours, "{text}");
+        }
+        assert_eq!(bare_variable("Bearer $MY_KEY"), Some("MY_KEY"));
+        assert_eq!((bare_variable("5$ $x ${A}"), bare_variable("$")), (None, None));
+    }
+}
