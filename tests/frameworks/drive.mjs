@@ -24,15 +24,15 @@ async function within(promise) {
   }
 }
 
-/** One call; `says` has to be in what it gives, or in its error. */
-async function item(check, of, run, says) {
+/** One call; `says` has to be in what it gives, or, where it may fail, in its error. */
+async function item(check, of, run, says, orError = false) {
   try {
     let said;
     try {
       const given = await within(run());
       said = typeof given === 'string' ? given : JSON.stringify(given) ?? '';
     } catch (error) {
-      if (!says || !words(error).includes(says) && !String(error?.message).includes(says)) throw error;
+      if (!orError || !String(error?.message).includes(says)) throw error;
       said = String(error.message);
     }
     if (says && !said.includes(says)) throw new Error(`\`${says}\` is not in: ${said.slice(0, 200)}`);
@@ -73,12 +73,12 @@ async function lists(client, wanted) {
 
 async function follow(client) {
   await lists(client, plan.lists);
-  for (const { check, by, calls } of plan.calls) {
+  for (const { check, by, calls, 'or error': orError } of plan.calls) {
     const does = client[by === 'ends' ? 'call' : by];
     if (!does) continue;
     for (const one of calls) {
       const run = async () => does(...one.with);
-      await (by === 'ends' ? ends(check, one.name, run) : item(check, one.name, run, one.says));
+      await (by === 'ends' ? ends(check, one.name, run) : item(check, one.name, run, one.says, orError));
     }
   }
   if (client.call) {

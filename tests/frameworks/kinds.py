@@ -296,3 +296,49 @@ RESULTS = (
     )
     | _results(BIG, big_without_schema={"content": [{"type": "text", "text": BIG + "x" * 3_000_000}]})
 )
+
+GOOD_MESSAGE = {"role": "user", "content": GOOD}
+
+
+def _messages(*messages):
+    return {"messages": [GOOD_MESSAGE, *messages]}
+
+
+# Results of prompts/get, by the name of the prompt; in each is a good message.
+PROMPT_RESULTS = {
+    "message-null": _messages(None),
+    "message-text": _messages("text"),
+    "message-role-unknown": _messages({"role": "system", "content": GOOD}),
+    "message-role-missing": _messages({"content": GOOD}),
+    "message-content-text": _messages({"role": "user", "content": "text"}),
+    "message-content-list": _messages({"role": "user", "content": [GOOD]}),
+    "message-content-null": _messages({"role": "user", "content": None}),
+    "message-block-unknown": _messages({"role": "user", "content": {"type": "video", "data": "AAAA"}}),
+    "get-description-null": {**_messages(), "description": None},
+    "get-description-list": {**_messages(), "description": ["text"]},
+    "get-meta-text": {**_messages(), "_meta": "text"},
+    "get-meta-null": {**_messages(), "_meta": None},
+    "get-messages-object": {"messages": GOOD_MESSAGE},
+}
+
+GOOD_CONTENT = {"uri": "result://good", "text": NEIGHBOUR}
+
+
+def _contents(*contents):
+    return {"contents": [GOOD_CONTENT, *contents]}
+
+
+# Results of resources/read, by the end of the URI; in each is a good content.
+READ_RESULTS = {
+    "read-null": _contents(None),
+    "read-text": _contents("text"),
+    "read-uri-missing": _contents({"text": "text"}),
+    "read-uri-null": _contents({"uri": None, "text": "text"}),
+    "read-text-missing": _contents({"uri": "result://bad"}),
+    "read-text-number": _contents({"uri": "result://bad", "text": 5}),
+    "read-blob-null": _contents({**GOOD_CONTENT, "blob": None}),
+    "read-mime-null": _contents({**GOOD_CONTENT, "mimeType": None}),
+    "read-meta-text": _contents({**GOOD_CONTENT, "_meta": "text"}),
+    "read-result-meta-null": {**_contents(), "_meta": None},
+    "read-contents-object": {"contents": GOOD_CONTENT},
+}

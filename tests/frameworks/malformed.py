@@ -2,7 +2,7 @@
 
 usage: python malformed.py                  good items, and malformed ones of all kinds between them
        python malformed.py --kinds NAME,..  one good item of each list (`neighbour`), and these kinds
-       python malformed.py --results        good tools, and well-formed ones whose results are malformed
+       python malformed.py --results        good tools, and tools, prompts and resources whose results are malformed
        python malformed.py --expected       what a client has to see of all this, as JSON (run.py says how it is used)
 
 `kinds.py` has the malformed items. It checks nothing of what it is asked: that is the gateway's business.
@@ -11,7 +11,7 @@ usage: python malformed.py                  good items, and malformed ones of al
 import json
 import sys
 
-from kinds import BIG, PROMPTS, RESOURCES, RESULTS, TEMPLATES, TOOLS
+from kinds import BIG, NEIGHBOUR, PROMPT_RESULTS, PROMPTS, READ_RESULTS, RESOURCES, RESULTS, TEMPLATES, TOOLS
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TEXT = {"type": "string"}
@@ -75,7 +75,9 @@ class Server:
         lists = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES, "resourceTemplates": TEMPLATES}
         if results:
             only = []
-            good = [GOOD_TOOLS + [result_tool(of) for of in RESULTS], [], [], []]
+            prompts = [{"name": kind} for kind in PROMPT_RESULTS]
+            resources = [{"uri": f"result://{kind}", "name": kind} for kind in READ_RESULTS]
+            good = [GOOD_TOOLS + [result_tool(of) for of in RESULTS], prompts, resources, []]
         elif only is None:
             good = [GOOD_TOOLS, [GOOD_PROMPT], [GOOD_RESOURCE], [GOOD_TEMPLATE]]
         else:
@@ -101,6 +103,10 @@ class Server:
             return {name: self.lists.get(name, [])}
         if method == "tools/call":
             return self.call(params["name"], params.get("arguments") or {})
+        if method == "prompts/get" and params["name"] in PROMPT_RESULTS:
+            return PROMPT_RESULTS[params["name"]]
+        if method == "resources/read" and params["uri"].removeprefix("result://") in READ_RESULTS:
+            return READ_RESULTS[params["uri"].removeprefix("result://")]
         if method == "prompts/get":
             words = f"Hello, {(params.get('arguments') or {}).get('who')}!"
             return {"messages": [{"role": "user", "content": {"type": "text", "text": words}}]}
@@ -163,6 +169,9 @@ def expected():
         "kept": {name: [k for k, of in kinds.items() if of["kept"]] for name, kinds in kinds.items()},
         "kinds": {name: list(kinds) for name, kinds in kinds.items()},
         "results": {f"result-{kind}": of["says"] for kind, of in RESULTS.items()},
+        "prompt results": list(PROMPT_RESULTS),
+        "read results": [f"result://{kind}" for kind in READ_RESULTS],
+        "neighbour": NEIGHBOUR,
         "prompts": ["greet"],
         "resources": ["good://text"],
         "templates": ["good://item/{id}"],

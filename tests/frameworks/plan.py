@@ -89,14 +89,17 @@ def all_calls(expected):
     good += [(f"odd__{name}", [f"odd__{name}", arguments], says) for name, arguments, says in GOOD_CALLS]
     optional = [(name, [name, {}], "answered") for name in odd(expected["kept"]["tools"])]
     results = [(name, [f"results__{name}", {}], says) for name, says in expected["results"].items()]
-    big = expected["big"]
+    big, neighbour = expected["big"], expected["neighbour"]
+    prompts = [(kind, [f"results__{kind}", {}], neighbour) for kind in expected["prompt results"]]
+    reads = [(uri, [uri], neighbour) for uri in expected["read results"]]
     return [
         calls("call: each good tool", "call", *good),
         calls("call: tools with a malformed optional member", "call", *optional),
         calls("call: arguments as text", "call", *TEXTS),
         calls("call: malformed results, what is good in them", "call", *(one for one in results if one[2] not in (None, big))),
         calls("call: malformed results end", "ends", *((name, with_, "") for name, with_, says in results if says is None)),
-        calls("call: 3 MB, cut", "call", *(one for one in results if one[2] == big)),
+        # It may arrive as an error of the tool, which is an exception in some clients: what counts is that the words do.
+        {**calls("call: 3 MB, cut", "call", *(one for one in results if one[2] == big)), "or error": True},
         calls(
             "prompts: get",
             "prompt",
@@ -109,6 +112,8 @@ def all_calls(expected):
             ("good://text", ["good://text"], "text of good://text"),
             ("good://item/7", ["good://item/7"], "text of good://item/7"),
         ),
+        calls("prompts: malformed results, what is good in them", "prompt", *prompts),
+        calls("resources: malformed results, what is good in them", "read", *reads),
     ]
 
 
