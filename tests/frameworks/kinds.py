@@ -285,7 +285,7 @@ RESULTS = (
             structured_missing=_beside(),
             structured_other={**_beside(), "structuredContent": {"text": 5}},
             structured_null_of_schema={**_beside(), "structuredContent": None},
-            content_missing_beside_structured={"structuredContent": {"text": "text"}},
+            only_structured={"structuredContent": {"text": "text"}},
         )
     )
     | _schema(

@@ -63,7 +63,7 @@ def lists(expected):
     return [
         listed("tools: all good ones", "tools", good),
         listed(f"tools: {optional}", "tools", odd(kept["tools"])),
-        {**listed("tools: each name once, and none too long", "tools", []), "unique": True, "longest": 64},
+        {**listed("tools: each name once, and none too long", "tools", []), "unique": True, "longest": 48},
         listed("prompts: all good ones", "prompts", ["everything__simple-prompt", "everything__args-prompt", *odd(expected["prompts"])]),
         listed(f"prompts: {optional}", "prompts", odd(kept["prompts"])),
         listed("resources: all good ones", "resources", [*expected["resources"], static]),
