@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the pinned clients of others (npm, PyPI) into target/frameworks, some 1.1 GB. Safe to run again.
+# Install the pinned clients of others (npm, PyPI) into target/frameworks, some 900 MB. Safe to run again.
 # usage: bash tests/frameworks/install.sh        needs: node >= 20 with npm, Python >= 3.11 with venv (PYTHON=.. picks one)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

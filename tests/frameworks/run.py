@@ -201,8 +201,9 @@ def judge(name, way, reports, end, plan, known, verbose):
             error = one["error"]
             reason = known.explains(f"{name} {way}", check, one["item"], error is not None)
             if error is not None and reason is None:
-                # What many items say is told once.
-                bad.setdefault(error.replace(one["item"], "*"), []).append(one["item"])
+                # What many items say is told once; numbers of calls are no names.
+                alike = error if one["item"].isdigit() else error.replace(one["item"], "*")
+                bad.setdefault(alike, []).append(one["item"])
             elif error is not None:
                 explained.add(reason)
         if not items:
