@@ -3,4 +3,5 @@
 pub(super) mod outputs;
 pub(super) mod reply;
 pub(super) mod sdk_types;
+mod shorten;
 pub(super) mod truncate;
