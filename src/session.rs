@@ -39,6 +39,8 @@ use std::{
 use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
 
+#[cfg(feature = "daemon")]
+pub(crate) use self::result::truncate::may_be_cut;
 #[cfg(any(fuzzing, test))]
 pub(crate) use self::rpc::decode::fuzz as fuzz_line;
 pub use self::status::{ServerState, ServerStatus};
@@ -86,7 +88,7 @@ use self::{
 };
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
-    config::{ServerConfig, StopGrace},
+    config::{ArgumentCheck, ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     launch::LaunchReport,
     process::Stopped,
@@ -272,6 +274,11 @@ impl Session {
         let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
         let shown = permitted.filter_map(|tool| settings.config.renames.rename(tool));
         Some(((generation, times), shown.collect()))
+    }
+
+    /// What happens to arguments that do not fit the schema of their tool.
+    pub(crate) fn argument_check(&self) -> ArgumentCheck {
+        self.settings().config.check_arguments
     }
 
     /// The tools that the configuration denies, as last listed.
