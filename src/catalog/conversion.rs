@@ -66,7 +66,9 @@ impl<'s> Work<'s> {
         self.forms(schema, MOST_REFERENCES, &mut forms);
         if let Value::String(text) = value {
             let mut kinds = Kinds::default();
-            forms.iter().for_each(|form| kinds.add(form));
+            for form in &forms {
+                kinds.add(form);
+            }
             let Some(read) = kinds.read(text) else { return };
             let to =
                 if read.is_object() || read.is_array() { text.trim().to_owned() } else { read.to_string() };
@@ -165,8 +167,9 @@ impl Kinds {
             "None" => Value::Null,
             text => serde_json::from_str(text).ok()?,
         };
+        let written = value.to_string();
         let is_wanted = match kind_of(&value) {
-            "integer" => (self.has("integer") || self.has("number")) && value.to_string() == text,
+            "integer" => (self.has("integer") || self.has("number")) && written == text,
             "number" => self.has("number") && is_exact(text),
             kind => self.has(kind),
         };

@@ -308,8 +308,8 @@ fn is_moment(text: &str) -> bool {
 fn list(value: &mut Value, entry: &Shape, faults: &mut Faults) -> Change {
     let Value::Array(entries) = value else { return Change::Impossible };
     let mut made = false;
-    let (mut place, mut kept) = (0, Vec::with_capacity(entries.len()));
-    for mut one in std::mem::take(entries) {
+    let mut kept = Vec::with_capacity(entries.len());
+    for (place, mut one) in std::mem::take(entries).into_iter().enumerate() {
         let fits = faults.within(place.to_string(), |faults| {
             let (known, shown) = (faults.found.len(), said(&one));
             let change = change(&mut one, entry, faults);
@@ -322,7 +322,6 @@ fn list(value: &mut Value, entry: &Shape, faults: &mut Faults) -> Change {
         if fits {
             kept.push(one);
         }
-        place += 1;
     }
     *entries = kept;
     if made { Change::Made } else { Change::None }

@@ -84,7 +84,7 @@ fn members_of_results_that_are_no_such_are_left_out() {
     assert_eq!(read("tools/call", &result, Era::Legacy).0, json!({"content": []}));
     let list = json!({"content": [text("1")], "structuredContent": [1]});
     assert_eq!(read("tools/call", &list, Era::Legacy).0, json!({"content": [text("1")]}));
-    assert_eq!(read("tools/call", &list, Era::Modern).1, false);
+    assert!(!read("tools/call", &list, Era::Modern).1);
     assert_eq!(read("tools/call", &json!([1]), Era::Legacy).0, json!({"content": [text("[1]")]}));
     assert_eq!(
         read("tools/call", &json!({}), Era::Modern).0,
