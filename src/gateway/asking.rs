@@ -90,7 +90,9 @@ impl AskedRequests {
             let asked = self.asked();
             asked.open.iter().filter(|(_, one)| belongs(one)).map(|(number, _)| *number).collect()
         };
-        numbers.into_iter().for_each(|number| self.withdraw(number));
+        for number in numbers {
+            self.withdraw(number);
+        }
     }
 
     pub(super) fn answered(&self, id: &RawValue, answer: ClientAnswer) {

@@ -20,9 +20,12 @@ pub(super) fn readable(method: &str, result: &RawValue, era: Era) -> Option<(Box
     let mut object = match method {
         "tools/call" if is_plain(result) => return None,
         "tools/call" => tool_result(result, era, &mut faults)?,
-        "prompts/get" => with_list(result, "messages", PROMPT_RESULT, message, &mut faults)?,
+        "prompts/get" => {
+            let entry = |raw, faults: &mut Faults| Some(message(raw, faults));
+            with_list(result, "messages", PROMPT_RESULT, entry, &mut faults)?
+        }
         "resources/read" => with_list(result, "contents", WITH_META, contents, &mut faults)?,
-        "completion/complete" => completion(result, &mut faults)?,
+        "completion/complete" => completion(result, &mut faults),
         _ => return None,
     };
     // What is not of the protocol's shapes alone was left as it is.
@@ -238,7 +241,7 @@ fn holds(resource: &RawObject) -> bool {
         && resource.read::<String>("uri").is_some_and(|uri| is_uri(&uri))
 }
 
-fn message(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
+fn message(raw: Box<RawValue>, faults: &mut Faults) -> Box<RawValue> {
     let known = faults.found.len();
     let mut object = RawObject::parse(Some(&raw)).unwrap_or_else(|_| {
         faults.add("is no object: its content is shown");
@@ -254,7 +257,7 @@ fn message(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
     let content = faults.within("content", |faults| shown_block(content, faults));
     object.set("content", content);
     fit(&mut object, WITH_META, faults);
-    Some(if faults.found.len() == known { raw } else { object.into_raw() })
+    if faults.found.len() == known { raw } else { object.into_raw() }
 }
 
 fn contents(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
@@ -270,7 +273,7 @@ fn contents(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
     Some(if faults.found.len() == known { raw } else { object.into_raw() })
 }
 
-fn completion(result: &RawValue, faults: &mut Faults) -> Option<RawObject> {
+fn completion(result: &RawValue, faults: &mut Faults) -> RawObject {
     let mut object = RawObject::parse(Some(result)).unwrap_or_default();
     let mut found = RawObject::parse(object.get("completion")).unwrap_or_default();
     let is_usable = faults.within("completion", |faults| fit(&mut found, COMPLETION, faults));
@@ -279,7 +282,7 @@ fn completion(result: &RawValue, faults: &mut Faults) -> Option<RawObject> {
         false => object.write("completion", &json!({"values": []})),
     }
     fit(&mut object, WITH_META, faults);
-    Some(object)
+    object
 }
 
 /// Any value as a block of text: a text is itself.
