@@ -239,8 +239,47 @@ fn tool<A: JsonSchema>(name: &'static str, description: &'static str) -> Tool {
         _ => Map::new(),
     };
     schema.remove("title");
+    plain(&mut schema);
     let hints = ToolAnnotations::new().read_only(true).idempotent(true).destructive(false).open_world(false);
     Tool::new(name, description, Arc::new(schema)).with_annotations(hints)
+}
+
+/// A schema in the words that every client reads: some converters of clients know one type of a value, and no other formats and
+/// keys than the most usual. An argument that may be left out is one that is not required; `null` is taken for it all the same,
+/// and unknown arguments are refused by the tool.
+fn plain(schema: &mut Map<String, Value>) {
+    schema.remove("additionalProperties");
+    // Rust's own types of numbers are no formats of JSON Schema.
+    schema.remove("format");
+    if schema.get("default").is_some_and(Value::is_null) {
+        schema.remove("default");
+    }
+    if let Some(Value::Array(kinds)) = schema.get_mut("type") {
+        kinds.retain(|kind| kind != "null");
+        if let [one] = &mut kinds[..] {
+            let one = one.take();
+            schema.insert("type".to_owned(), one);
+        }
+    }
+    if let Some(Value::Array(forms)) = schema.get_mut("anyOf") {
+        forms.retain(|form| form.get("type").is_none_or(|kind| kind != "null"));
+        if let [Value::Object(one)] = &mut forms[..] {
+            let one = std::mem::take(one);
+            schema.remove("anyOf");
+            for (key, value) in one {
+                schema.entry(key).or_insert(value);
+            }
+        }
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().filter_map(Value::as_object_mut).for_each(plain);
+    }
+    if let Some(Value::Object(items)) = schema.get_mut("items") {
+        plain(items);
+    }
 }
 
 /// The arguments of a call.

@@ -25,11 +25,14 @@ mod cache;
 mod changes;
 #[cfg_attr(not(feature = "schema"), path = "catalog/check_off.rs")]
 mod check;
+mod conversion;
 mod fingerprint;
 mod lock;
 #[cfg(feature = "schema")]
 mod mismatch;
 mod search;
+#[cfg(feature = "daemon")]
+mod short_names;
 mod tokens;
 
 use std::{
@@ -42,8 +45,6 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-#[cfg(feature = "daemon")]
-pub(crate) use self::tokens::shown_tokens;
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
@@ -53,14 +54,18 @@ pub use self::{
 pub(crate) use self::{
     cache::{CatalogCache, Listing, Remembered},
     check::CheckThreads,
+    conversion::Conversion,
     fingerprint::Fingerprint,
 };
+#[cfg(feature = "daemon")]
+pub(crate) use self::{check::check_schema, tokens::shown_tokens};
 use self::{
     check::{SchemaCheck, Verdict},
     search::SearchIndex,
 };
 pub use crate::launch::{Ecosystem, Package};
 use crate::{
+    config::ArgumentCheck,
     error::{Error, ErrorCode, RemoteError, Result, nearest},
     tool::{MAX_TOOL_NAME as MAX_VISIBLE, ServerName, Tool},
 };
@@ -80,8 +85,25 @@ pub struct CatalogEntry {
     /// The tool as the server describes it.
     pub tool: Tool,
     check: Arc<SchemaCheck>,
+    /// What happens to arguments that do not fit.
+    pub(crate) checked: ArgumentCheck,
     /// Known once it was asked for.
     tokens: OnceLock<usize>,
+    /// As clients of the gateway see it, once one has asked.
+    #[cfg(feature = "daemon")]
+    pub(crate) listed: OnceLock<ListedTool>,
+}
+
+/// A tool as it is listed to clients of all servers.
+#[cfg(feature = "daemon")]
+#[derive(Debug)]
+pub(crate) struct ListedTool {
+    /// `None`: no client could read it.
+    pub(crate) tool: Option<crate::json_rpc::RawObject>,
+    /// As clients of the old era see it, where that is something else.
+    pub(crate) old_era: Option<crate::json_rpc::RawObject>,
+    /// Lines about what its server says wrongly.
+    pub(crate) faults: Vec<String>,
 }
 
 impl CatalogEntry {
@@ -97,8 +119,19 @@ impl CatalogEntry {
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
     pub fn check(&self, arguments: &Map<String, Value>) -> Result<()> {
+        if self.checked == ArgumentCheck::Off {
+            return Ok(());
+        }
         let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
         self.checked(verdict, arguments)
+    }
+
+    /// Whether a structured result has the shape that the tool promises, as far as that is found out in a moment.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn fits_output(&self, structured: &Value) -> bool {
+        let Some(schema) = &self.tool.output_schema else { return true };
+        let check = SchemaCheck::new(self.path(), Arc::clone(schema));
+        check.at_once(structured).is_some_and(|verdict| verdict.is_ok())
     }
 
     /// As [`CatalogEntry::check`], with the time that it takes: what is not done in a moment is returned, to be
@@ -112,6 +145,9 @@ impl CatalogEntry {
         arguments: &'a Map<String, Value>,
         threads: &'a CheckThreads,
     ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
+        if self.checked == ArgumentCheck::Off {
+            return Ok(None);
+        }
         let value = Value::Object(arguments.clone());
         if let Some(verdict) = self.check.at_once(&value) {
             return self.checked(verdict, arguments).map(|()| None);
@@ -131,8 +167,25 @@ impl CatalogEntry {
 
     fn new(visible_name: String, server: ServerName, tool: Tool) -> Self {
         let path = format!("{server}.{}", tool.name);
-        let check = Arc::new(SchemaCheck::new(path, tool.input_schema.clone()));
-        Self { visible_name, server, tool, check, tokens: OnceLock::new() }
+        let mut schema = tool.input_schema.clone();
+        // Arguments are always an object: a schema of anything else would let no call pass.
+        let is_object = |kind: &Value| {
+            kind == "object" || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "object"))
+        };
+        if schema.get("type").is_some_and(|kind| !is_object(kind)) {
+            Arc::make_mut(&mut schema).shift_remove("type");
+        }
+        let check = Arc::new(SchemaCheck::new(path, schema));
+        Self {
+            visible_name,
+            server,
+            tool,
+            check,
+            checked: ArgumentCheck::default(),
+            tokens: OnceLock::new(),
+            #[cfg(feature = "daemon")]
+            listed: OnceLock::new(),
+        }
     }
 }
 
@@ -145,6 +198,9 @@ pub struct ToolCatalog {
     denied: Vec<Arc<CatalogEntry>>,
     /// Made by the first search.
     search_index: OnceLock<SearchIndex>,
+    /// Made for the first client that wants them.
+    #[cfg(feature = "daemon")]
+    short_names: std::sync::Mutex<Option<Arc<short_names::ShortNames>>>,
 }
 
 impl ToolCatalog {
@@ -168,7 +224,8 @@ impl ToolCatalog {
             return;
         }
         names.insert(tool.name.clone(), index);
-        let visible_name = visible_name(server, &tool.name, |name| self.by_visible.contains_key(name));
+        let visible_name =
+            visible_name(server, &tool.name, MAX_VISIBLE, |name| self.by_visible.contains_key(name));
         self.by_visible.insert(visible_name.clone(), index);
         self.entries.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
     }
@@ -179,12 +236,21 @@ impl ToolCatalog {
         for (server, tools) in servers {
             for tool in tools {
                 // Tools that may be called have the first choice of names.
-                let visible_name = visible_name(&server, &tool.name, |name| {
+                let visible_name = visible_name(&server, &tool.name, MAX_VISIBLE, |name| {
                     self.by_visible.contains_key(name)
                         || self.denied.iter().any(|other| other.visible_name == name)
                 });
                 self.denied.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
             }
+        }
+        self
+    }
+
+    /// The same catalog, with what each server's configuration says of arguments that do not fit.
+    #[must_use]
+    pub(crate) fn with_argument_checks(mut self, of: impl Fn(&ServerName) -> ArgumentCheck) -> Self {
+        for entry in self.entries.iter_mut().filter_map(Arc::get_mut) {
+            entry.checked = of(&entry.server);
         }
         self
     }
@@ -292,19 +358,24 @@ pub(crate) fn select<'a>(
     Ok(entries.into_iter().filter(chosen).cloned().collect())
 }
 
-/// `server__tool` in the letters that model servers accept; a hash takes the end where that clashes or is too
-/// long. The hash depends on the names alone, so that the name stays the same in every run.
-pub(crate) fn visible_name(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> String {
+/// `server__tool` in the letters that model servers accept; a hash takes the end where that clashes or is longer than
+/// `most`. The hash depends on the names alone, so that the name stays the same in every run.
+pub(crate) fn visible_name(
+    server: &ServerName,
+    tool: &str,
+    most: usize,
+    taken: impl Fn(&str) -> bool,
+) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     let plain: String = format!("{server}__{tool}").chars().map(legal).collect();
-    if plain.len() <= MAX_VISIBLE && !taken(&plain) {
+    if plain.len() <= most && !taken(&plain) {
         return plain;
     }
     let mut digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
     loop {
         let [a, b, c, d, ..] = digest[..] else { unreachable!("a SHA-256 digest has 32 bytes") };
         let hash = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
-        let cut = plain.len().min(MAX_VISIBLE - hash.len() - 1);
+        let cut = plain.len().min(most - hash.len() - 1);
         let name = format!("{}_{hash}", &plain[..cut]);
         if !taken(&name) {
             return name;
@@ -327,131 +398,4 @@ pub(crate) fn fuzz_arguments(schema: Map<String, Value>, arguments: &Map<String,
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn server(name: &str) -> ServerName {
-        ServerName::new(name).unwrap()
-    }
-
-    fn tool(name: &str) -> Tool {
-        let Value::Object(schema) = json!({
-            "type": "object",
-            "properties": {"zone": {"type": "string"}, "n": {"type": "integer"}},
-            "required": ["zone"],
-            "additionalProperties": false,
-        }) else {
-            unreachable!()
-        };
-        Tool::new(name, "", schema)
-    }
-
-    #[test]
-    fn names_are_unique_legal_and_stable() {
-        let long = "x".repeat(80);
-        let catalog = ToolCatalog::new([
-            (server("a"), vec![tool("b__c"), tool(&long), tool("now")]),
-            (server("a__b"), vec![tool("c")]),
-            (server("a.x"), vec![tool("b/c"), tool("now")]),
-        ]);
-        let names: Vec<&str> = catalog.entries().iter().map(|entry| entry.visible_name.as_str()).collect();
-        assert_eq!(names[0], "a__b__c");
-        assert_eq!((names[1].len(), &names[1][..8]), (64, "a__xxxxx"));
-        assert!(names[3].starts_with("a__b__c_"), "{}", names[3]);
-        assert_eq!(&names[4..], ["a_x__b_c", "a_x__now"]);
-        for (index, name) in names.iter().enumerate() {
-            assert_eq!(catalog.by_visible_name(name).unwrap().path(), catalog.entries()[index].path());
-        }
-    }
-
-    #[test]
-    fn a_tool_named_like_a_hashed_name_takes_no_calls() {
-        let twice = [(server("a"), vec![tool("b__c")]), (server("a__b"), vec![tool("c")])];
-        let hashed = ToolCatalog::new(twice.clone()).entries()[1].visible_name.clone();
-        let squatter = (server("a"), vec![tool(hashed.strip_prefix("a__").unwrap()), tool("b__c")]);
-        let catalog = ToolCatalog::new([squatter, twice[1].clone()]);
-        let paths: Vec<String> = catalog
-            .entries()
-            .iter()
-            .map(|entry| catalog.by_visible_name(&entry.visible_name).unwrap().path())
-            .collect();
-        assert_eq!(paths, [format!("a.{}", &hashed[3..]), "a.b__c".to_owned(), "a__b.c".to_owned()]);
-    }
-
-    #[test]
-    fn paths_find_servers_with_dots() {
-        let catalog =
-            ToolCatalog::new([(server("a"), vec![tool("x.now")]), (server("a.x"), vec![tool("now")])]);
-        assert_eq!(catalog.find_path("a.x.now").unwrap().server.as_str(), "a.x");
-        let missing = catalog.find_path("a.nw").unwrap_err();
-        assert_eq!(missing.to_string(), "server `a` has no tool `nw`");
-        let missing = catalog.find_path("b.now").unwrap_err();
-        assert_eq!(missing.to_string(), "no server is named `b`");
-    }
-
-    #[test]
-    fn denied_tools_are_known_but_not_listed() {
-        let catalog = ToolCatalog::new([(server("a"), vec![tool("read")]), (server("b"), vec![])])
-            .with_denied([(server("a"), vec![tool("debug_dump"), tool("reed")])]);
-        assert_eq!(catalog.entries().len(), 1);
-        assert!(catalog.by_visible_name("a__debug_dump").is_none());
-        let told = |path: &str| {
-            let error = catalog.find_path(path).unwrap_err();
-            (error.to_string(), error.help().unwrap_or_default())
-        };
-        let (message, help) = told("a.debug_dump");
-        assert_eq!(message, "`a.debug_dump` is denied by the configuration");
-        assert_eq!(help, "the rule is in `servers.a.tools`");
-        // One that may be called is suggested first.
-        assert_eq!(told("a.reat").1, "did you mean `read`?");
-        assert_eq!(told("a.debug_dmp").1, "did you mean `debug_dump`? The configuration denies it");
-        assert_eq!(told("b.debug_dump").0, "server `b` has no tool `debug_dump`");
-    }
-
-    #[test]
-    fn a_unique_tool_is_found_without_its_server() {
-        let catalog = ToolCatalog::new([
-            (server("a"), vec![tool("now"), tool("echo")]),
-            (server("b"), vec![tool("now")]),
-        ]);
-        assert_eq!(catalog.find_unqualified("echo").unwrap().path(), "a.echo");
-        let error = |name: &str| {
-            let error = catalog.find_unqualified(name).unwrap_err();
-            (error.code(), format!("{error}; {}", error.help().unwrap()))
-        };
-        let several = "2 servers have a tool `now`; say which: a.now, b.now".to_owned();
-        assert_eq!(error("now"), (ErrorCode::ToolNotFound, several));
-        assert_eq!(error("ecko").1, "no server has a tool `ecko`; did you mean `a.echo`?");
-    }
-
-    #[test]
-    fn argument_checks_report_all_problems() {
-        let catalog = ToolCatalog::new([(server("time"), vec![tool("now")])]);
-        let entry = &catalog.entries()[0];
-        let check = |value: Value| match value {
-            Value::Object(arguments) => entry.check(&arguments),
-            _ => unreachable!(),
-        };
-        check(json!({"zone": "UTC", "n": 3})).unwrap();
-        let causes = check(json!({"n": "3", "tz": 1})).unwrap_err().causes();
-        assert_eq!(causes.len(), 3, "{causes:?}");
-        assert!(causes.iter().any(|cause| cause.contains("zone")), "{causes:?}");
-    }
-
-    #[test]
-    fn patterns_match_tool_paths() {
-        let catalog = ToolCatalog::new([
-            (server("time"), vec![tool("now"), tool("convert")]),
-            (server("x"), vec![tool("now")]),
-        ]);
-        let chosen = |patterns: &[&str]| {
-            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
-            let entries = catalog.select(&patterns).unwrap();
-            entries.iter().map(|entry| entry.path()).collect::<Vec<_>>()
-        };
-        assert_eq!(chosen(&["time.*"]), ["time.now", "time.convert"]);
-        assert_eq!(chosen(&["*.now"]), ["time.now", "x.now"]);
-    }
-}
+mod tests;

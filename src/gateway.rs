@@ -22,6 +22,7 @@ mod hello;
 #[cfg(feature = "serve")]
 mod http;
 mod lines;
+mod listed;
 mod listening;
 mod log_levels;
 mod merged;
@@ -29,10 +30,12 @@ mod message;
 mod methods;
 mod outlet;
 mod recipient;
+mod results;
 mod router;
 mod search;
 #[cfg(feature = "serve")]
 mod server;
+mod shapes;
 mod subscriptions;
 mod tasks;
 mod tool_access;
@@ -54,7 +57,10 @@ pub(crate) use self::message::fuzz as fuzz_request;
 pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::{GatewayServer, OfferedTools};
-use self::{busy_wait::BusyWait, held::HeldRequests, listening::ChangedList, tool_access::ToolRule};
+use self::{
+    busy_wait::BusyWait, held::HeldRequests, listed::ServerFaults, listening::ChangedList,
+    tool_access::ToolRule,
+};
 pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
@@ -83,6 +89,7 @@ struct GatewayState {
     lender: Lender,
     router: Arc<Router>,
     held: HeldRequests,
+    faults: ServerFaults,
     due_answers: BusyWait,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
@@ -102,13 +109,21 @@ pub(crate) struct Endpoint {
     pub(crate) owner: Option<Arc<str>>,
     /// Whether clients search, in place of a list of the tools of all servers.
     pub(crate) search: ToolSearch,
+    /// Characters of a name at the endpoint of all servers.
+    pub(crate) max_name: usize,
 }
 
 impl Endpoint {
     /// For a client over lines, which needs no token.
     pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig) -> Self {
         let limit = ToolRule::new(config.tools.as_ref(), config.read_only);
-        Self { only, tools: ToolAccess::limited([limit]), owner: None, search: config.search }
+        Self {
+            only,
+            tools: ToolAccess::limited([limit]),
+            owner: None,
+            search: config.search,
+            max_name: config.max_name,
+        }
     }
 
     fn has(&self, server: &ServerName) -> bool {
@@ -123,7 +138,7 @@ impl Endpoint {
     fn tool(&self, catalog: &ToolCatalog, name: &str) -> Option<Arc<CatalogEntry>> {
         let entry = match &self.only {
             Some(server) => catalog.find(server.as_str(), name).ok(),
-            None => catalog.by_visible_name(name),
+            None => catalog.by_short_name(name, self.max_name),
         };
         entry.filter(|entry| self.shows(entry)).cloned()
     }
@@ -138,9 +153,18 @@ impl Gateway {
         news: watch::Receiver<u64>,
         draining: CancellationToken,
     ) -> Self {
-        let (held, last_client) = Default::default();
+        let (held, faults, last_client) = Default::default();
         let due_answers = BusyWait::new(busy_wait::FOR_ANSWER);
-        Self(Arc::new(GatewayState { lender, router, held, due_answers, news, draining, last_client }))
+        Self(Arc::new(GatewayState {
+            lender,
+            router,
+            held,
+            faults,
+            due_answers,
+            news,
+            draining,
+            last_client,
+        }))
     }
 
     /// A new client at `endpoint`. Several callers may speak as it: then the ids of requests may be the same, and cancel
@@ -221,6 +245,10 @@ impl Gateway {
 
     fn held(&self) -> &HeldRequests {
         &self.0.held
+    }
+
+    fn faults(&self) -> &ServerFaults {
+        &self.0.faults
     }
 
     fn draining(&self) -> &CancellationToken {

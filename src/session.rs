@@ -41,6 +41,8 @@ use std::{
 use crate::cancel::CancellationToken;
 use tokio::sync::Notify;
 
+#[cfg(feature = "daemon")]
+pub(crate) use self::result::truncate::may_be_cut;
 pub use self::status::{ServerState, ServerStatus};
 pub use self::wire_log::WireListener;
 pub use self::{
@@ -89,7 +91,7 @@ use self::{
 pub(crate) use self::{fuzz::leaves as fuzz_leaves, rpc::decode::fuzz as fuzz_line};
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
-    config::{ServerConfig, StopGrace},
+    config::{ArgumentCheck, ServerConfig, StopGrace},
     error::{Error, ErrorCode, Phase, Result, ServerError},
     launch::LaunchReport,
     process::Stopped,
@@ -280,6 +282,11 @@ impl Session {
         let permitted = tools.iter().filter(|tool| settings.config.tools.permits(&tool.name));
         let shown = permitted.filter_map(|tool| settings.config.renames.rename(tool));
         Some(((generation, times), shown.collect()))
+    }
+
+    /// What happens to arguments that do not fit the schema of their tool.
+    pub(crate) fn argument_check(&self) -> ArgumentCheck {
+        self.settings().config.check_arguments
     }
 
     /// The tools that the configuration denies, as last listed.

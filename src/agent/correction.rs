@@ -1,5 +1,5 @@
-//! Corrects tool calls whose meaning is certain: a wrong server, tool or argument name is replaced. Any other call is
-//! left as it is, and the model gets an error message.
+//! Corrects tool calls whose meaning is certain: a wrong server, tool or argument name is replaced, and a text with one reading
+//! under the schema is read so. Any other call is left as it is, and the model gets an error message.
 //!
 //! Every rule is exact: equal apart from case and separators, the only one of its name, named in the alias table, or
 //! forced by the schema. What is merely near is suggested to the model, and never called. Text that is broken is never
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::{
-    catalog::CatalogEntry,
-    config::Aliases,
+    catalog::{CatalogEntry, Conversion},
+    config::{Aliases, ArgumentCheck},
     recording::{Correction, CorrectionKind},
 };
 
@@ -56,7 +56,17 @@ pub(super) fn arguments(
             done.push(Correction::new(CorrectionKind::Default, *key, default.to_string()));
         }
     }
-    (!done.is_empty() && entry.check(&fixed).is_ok()).then_some((fixed, done))
+    let fits =
+        |fixed: &Map<String, Value>, done: &[Correction]| !done.is_empty() && entry.check(fixed).is_ok();
+    if !fits(&fixed, &done) && entry.checked == ArgumentCheck::Convert {
+        let (converted, texts) = entry.converted(&fixed);
+        let text = |Conversion { path, from, to }| {
+            Correction::new(CorrectionKind::Text, format!("{path}: {from}"), format!("{path}: {to}"))
+        };
+        done.extend(texts.into_iter().map(text));
+        fixed = converted;
+    }
+    fits(&fixed, &done).then_some((fixed, done))
 }
 
 /// Pairs of names that are compared.

@@ -180,12 +180,54 @@ fn builtin_names_and_arguments_are_checked() {
 }
 
 #[test]
-fn builtin_schemas_allow_no_unknown_arguments() {
-    for server in [Builtin::Time, Builtin::Calc(calc::Calc::default())] {
-        for tool in server.tools() {
-            assert_eq!(tool.input_schema.get("additionalProperties"), Some(&json!(false)), "{}", tool.name);
+fn builtin_schemas_have_the_words_that_every_client_reads() {
+    fn check(schema: &Value, of: &str) {
+        let Value::Object(schema) = schema else { panic!("{of}: {schema}") };
+        let known = [
+            "type",
+            "description",
+            "default",
+            "enum",
+            "minimum",
+            "maximum",
+            "items",
+            "properties",
+            "required",
+        ];
+        for (key, value) in schema {
+            assert!(known.contains(&&**key) && !value.is_null(), "{of}: {key}: {value}");
+        }
+        assert!(schema["type"].is_string(), "{of}: {schema:?}");
+        if let Some(items) = schema.get("items") {
+            check(items, of);
+        }
+        let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+        for (name, property) in properties {
+            check(property, &format!("{of}.{name}"));
         }
     }
+    let folder = tempfile::tempdir().unwrap();
+    let shared = folder.path().to_str().unwrap();
+    for (name, args) in [
+        ("time", vec![]),
+        ("calc", vec![]),
+        ("files", vec![shared]),
+        ("search", vec!["wikipedia"]),
+        ("fetch", vec![]),
+    ] {
+        let Ok(server) = parse(name, &args, folder.path()) else { panic!("{name}") };
+        for tool in server.tools() {
+            check(&Value::Object((*tool.input_schema).clone()), &format!("{name}.{}", tool.name));
+        }
+    }
+}
+
+#[test]
+fn unknown_arguments_are_refused_and_empty_ones_are_none() {
+    let server = Builtin::Time;
+    assert!(call(&server, "now", json!({"time_zone": null})).is_ok());
+    let why = call(&server, "now", json!({"zone": "UTC"})).unwrap_err();
+    assert!(why.contains("unknown field `zone`"), "{why}");
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::CatalogEntry;
+#[cfg(feature = "daemon")]
+use crate::config::ArgumentCheck;
 use crate::error::{Error, Result, nearest};
 
 /// Names of arguments that are listed at most, and arguments without a place that are looked into.
@@ -72,10 +74,24 @@ impl CatalogEntry {
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 
+    /// `arguments` that fit the schema once texts are read as it wants them, or once those are left out that are `null` and need
+    /// not be there. `None`: neither is so, or nothing is to be converted.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn made_to_fit(&self, arguments: &Map<String, Value>) -> Option<Map<String, Value>> {
+        if self.checked == ArgumentCheck::Refuse {
+            return self.without_nulls(arguments);
+        }
+        let (converted, done) = self.converted(arguments);
+        match !done.is_empty() && self.check(&converted).is_ok() {
+            true => Some(converted),
+            false => self.without_nulls(&converted),
+        }
+    }
+
     /// `arguments` that fit the schema once those are left out that are `null`, may be left out, and may not be `null`.
     /// `None`: it is not that which is wrong with them.
     #[cfg(feature = "daemon")]
-    pub(crate) fn without_nulls(&self, arguments: &Map<String, Value>) -> Option<Map<String, Value>> {
+    fn without_nulls(&self, arguments: &Map<String, Value>) -> Option<Map<String, Value>> {
         let required = self.tool.input_schema.get("required").and_then(Value::as_array);
         let needed = |name: &str| required.is_some_and(|list| list.iter().any(|entry| entry == name));
         let without = |dropped: &[&String]| -> Map<String, Value> {

@@ -141,20 +141,33 @@ impl SchemaCheck {
     /// A schema that cannot be compiled is the server's business: it will check for itself. References to other
     /// documents are never followed.
     fn validator(&self) -> Option<&Validator> {
-        let compile = || {
-            let patterns = PatternOptions::fancy_regex()
-                .backtrack_limit(STEPS_BACK)
-                .size_limit(PATTERN_BYTES)
-                .dfa_size_limit(PATTERN_BYTES);
-            let options = jsonschema::options().with_pattern_options(patterns);
-            let compiled = options.build(&Value::Object((*self.schema).clone()));
-            compiled.inspect_err(|error| self.unchecked(error)).ok()
-        };
+        let compile = || compiled(&self.schema).inspect_err(|error| self.unchecked(error)).ok();
         self.validator.get_or_init(compile).as_ref()
     }
 
     fn unchecked(&self, why: &dyn std::fmt::Display) {
         tracing::warn!(tool = self.tool, %why, "arguments are not checked against the schema");
+    }
+}
+
+fn compiled(schema: &Map<String, Value>) -> Result<Validator, String> {
+    let patterns = PatternOptions::fancy_regex()
+        .backtrack_limit(STEPS_BACK)
+        .size_limit(PATTERN_BYTES)
+        .dfa_size_limit(PATTERN_BYTES);
+    let options = jsonschema::options().with_pattern_options(patterns);
+    options.build(&Value::Object(schema.clone())).map_err(|error| error.to_string())
+}
+
+/// Whether a schema is small, and can be compiled.
+///
+/// # Errors
+/// Why not.
+#[cfg(feature = "daemon")]
+pub(crate) fn check_schema(schema: &Map<String, Value>) -> Result<(), String> {
+    match SchemaRequirements::of(schema)?.small {
+        true => compiled(schema).map(drop),
+        false => Err("it is too large to be checked".to_owned()),
     }
 }
 

@@ -7,5 +7,6 @@ pub(super) mod down;
 pub(super) mod logs;
 pub(super) mod process;
 pub(super) mod ps;
+mod relay;
 #[cfg(feature = "top")]
 pub(super) mod top;

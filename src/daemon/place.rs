@@ -249,6 +249,12 @@ impl DaemonPlace {
             .map_or_else(Vec::new, |mark| replace_guards(marked_processes(mark)))
     }
 
+    /// Whether no daemon is here, and the last one, if there was any, has ended by itself or was told to. One that is killed
+    /// leaves its socket behind.
+    pub fn is_given_up(&self) -> bool {
+        !self.socket.exists()
+    }
+
     /// Whether there is a socket without a listener.
     fn has_dead_socket(&self) -> bool {
         UnixStream::connect(&self.socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

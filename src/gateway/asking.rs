@@ -2,13 +2,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rmcp::model::ErrorData;
 use serde_json::value::RawValue;
 
-use super::{message, outlet::Outlet};
+use super::{message, outlet::Outlet, router::ReplyTarget};
 use crate::{
     json_rpc::{self, RawObject},
     session::{ClientAnswer, ReplySender, ServerRequest},
@@ -35,27 +35,63 @@ struct AskedRequest {
     /// By which the server knows reports on its progress.
     token: Option<Box<RawValue>>,
     reply: ReplySender,
+    /// Where the client was asked.
+    outlet: Outlet,
+    /// Of the client's request that it belongs to, if that is known.
+    of: Option<Arc<ReplyTarget>>,
 }
 
 impl AskedRequests {
-    /// Passes a request on to the client, through `outlet`. Who sends it gets the client's answer, or why there is none.
-    pub(super) fn ask(&self, request: ServerRequest, outlet: &Outlet) {
+    /// Passes a request on to the client, through `outlet`. Who sends it gets the client's answer, or why there is none. `of` is
+    /// the request of the client that it belongs to. Gives the number by which the client knows it, if it is asked.
+    pub(super) fn ask(
+        &self,
+        request: ServerRequest,
+        outlet: &Outlet,
+        of: Option<Arc<ReplyTarget>>,
+    ) -> Option<u64> {
         let ServerRequest { server, id, method, params, reply, .. } = request;
         let mut asked = self.asked();
         if asked.open.len() >= MAX_ASKED {
             drop(asked);
             let why = format!("the client has {MAX_ASKED} requests to answer already");
-            return reply.send(Err(ErrorData::internal_error(why, None)));
+            reply.send(Err(ErrorData::internal_error(why, None)));
+            return None;
         }
         asked.last += 1;
         let number = asked.last;
         let (params, token) = with_token(params, number);
         let text = message::request(number, &method, params.as_deref());
-        asked.open.insert(number, AskedRequest { server, id, token, reply });
+        let outlet = outlet.clone();
+        asked.open.insert(number, AskedRequest { server, id, token, reply, outlet: outlet.clone(), of });
         drop(asked);
         if !outlet.send(text) {
             // Its reply goes with it.
             drop(self.take(number));
+            return None;
+        }
+        Some(number)
+    }
+
+    /// The request that this one belongs to is over: the client need not answer any more.
+    pub(super) fn withdraw(&self, number: u64) {
+        if let Some(AskedRequest { outlet, .. }) = self.take(number) {
+            let mut params = RawObject::default();
+            params.write("requestId", &number);
+            params.write("reason", &"the request that it belongs to was cancelled");
+            outlet.send(message::notification("notifications/cancelled", Some(&params.into_raw())));
+        }
+    }
+
+    /// As [`AskedRequests::withdraw`], of all that belongs to a request of the client.
+    pub(super) fn withdraw_all(&self, of: &Arc<ReplyTarget>) {
+        let belongs = |one: &AskedRequest| one.of.as_ref().is_some_and(|target| Arc::ptr_eq(target, of));
+        let numbers: Vec<u64> = {
+            let asked = self.asked();
+            asked.open.iter().filter(|(_, one)| belongs(one)).map(|(number, _)| *number).collect()
+        };
+        for number in numbers {
+            self.withdraw(number);
         }
     }
 

@@ -148,7 +148,9 @@ impl InputRequired {
             let params = request.get("params").map(json_rpc::raw);
             let id = json_rpc::raw(key);
             let (server, method) = (server.clone(), method.to_owned());
-            client.asked.ask(ServerRequest { server, id, method, params, exchange: None, reply }, outlet);
+            let request = ServerRequest { server, id, method, params, exchange: None, reply };
+            // Dropped before there is an answer, the client has cancelled what this belongs to.
+            let _asked = OpenQuestion { client, number: client.asked.ask(request, outlet, None) };
             let gone = |_| Err(ErrorData::internal_error("the client has gone without an answer", None));
             Ok((key, answer.await.unwrap_or_else(gone)?))
         });
@@ -163,6 +165,20 @@ impl InputRequired {
             params.set("requestState", state);
         }
         Ok(())
+    }
+}
+
+/// A question that the client need not answer any more once this is dropped.
+struct OpenQuestion<'a> {
+    client: &'a Client,
+    number: Option<u64>,
+}
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.client.asked.withdraw(number);
+        }
     }
 }
 

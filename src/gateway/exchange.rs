@@ -11,7 +11,9 @@ use super::{
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
     client::{Client, Introduction, RequestContext, lock},
     hello::meta_key,
+    listed::lines,
     log_levels::{RequestLog, place_of},
+    results::{as_promised, readable},
     router::{Exchange, ReplyTarget},
     tasks::TaskNews,
 };
@@ -55,6 +57,8 @@ impl RequestContext<'_> {
         let method = outgoing.method.clone();
         let target = ReplyTarget::new(self.outlet.clone(), token);
         let log = self.request_log(&outgoing.session, server_era, log_level).await;
+        let server = outgoing.session.name().clone();
+        let called = outgoing.tool.as_ref().map(|(entry, _)| entry.clone());
         let answer = match (client_era, server_era) {
             (Era::Modern, Era::Legacy) if may_ask(&method) => {
                 Box::pin(self.hold(outgoing, target, log)).await
@@ -65,7 +69,22 @@ impl RequestContext<'_> {
             }
             _ => self.under_way(target, log, None).send(&outgoing).await,
         };
-        translated(answer, &method, server_era, client_era)
+        let mut answer = translated(answer, &method, server_era, client_era);
+        if let Some(entry) = &called {
+            answer = answer.map(|result| as_promised(entry, result, client_era));
+        }
+        if self.endpoint.only.is_some() {
+            return answer;
+        }
+        answer.map(|result| match readable(&method, &result, client_era) {
+            None => result,
+            Some((readable, faults)) => {
+                let what = called.as_ref().map_or(&*method, |entry| &entry.tool.name);
+                let lines = lines(("result of", what), faults.found, true);
+                self.client.gateway.faults().found(&server, &method, &lines);
+                readable
+            }
+        })
     }
 
     /// The log messages that belong to a request. A server of the old era has the level for them from here on.

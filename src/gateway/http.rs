@@ -43,7 +43,7 @@ use self::{
     access::Access,
     answers::{Answer, INVALID_REQUEST, empty, ending, error, refusal, refusal_of},
     callers::{Caller, InFlight, Owner},
-    headers::{check_accept, check_content_type},
+    headers::{Accepted, check_content_type},
     late::LateClock,
     live::LiveData,
     modern::is_modern,
@@ -52,7 +52,7 @@ use self::{
 };
 use super::{
     Gateway,
-    activity::ServerLines,
+    activity::{ServerLines, shown},
     busy_wait::{Awaited, BusyWait, FOR_REQUEST},
     hello::MODERN_VERSION,
     message::{ClientMessage, Unreadable},
@@ -66,6 +66,8 @@ use crate::{
     tool::ServerName,
 };
 
+/// Letters of a name that is not known.
+const MAX_NAME: usize = 100;
 /// How often sessions are looked at that may have nothing to do: a quarter of the time that they may, within these bounds.
 const LEAST_LOOK: Duration = Duration::from_millis(50);
 const MOST_LOOK: Duration = Duration::from_secs(30);
@@ -288,6 +290,10 @@ impl HttpState {
                 };
             }
             _ if path == "/messages" && self.config.sse => ("", true),
+            (None, Some(_)) => {
+                let why = "the transport of 2024-11-05 is not served at /sse: set `sse = true` in [gateway], or connect to /mcp\n";
+                return answer(StatusCode::NOT_FOUND, TEXT, why);
+            }
             _ => return answer(StatusCode::NOT_FOUND, TEXT, "MCP is at /mcp\n"),
         };
         let only = match self.server(server) {
@@ -306,7 +312,7 @@ impl HttpState {
                 Ok(body) => self.post(question, &body).await,
                 Err(refused) => refused,
             },
-            (Method::GET, false) => match check_accept(&question.headers, &["text/event-stream"]) {
+            (Method::GET, false) => match Accepted::of(&question.headers).and_then(Accepted::check_events) {
                 Ok(()) if headers::text(&question.headers, headers::VERSION) != Some(MODERN_VERSION) => {
                     self.listen(question).await
                 }
@@ -339,9 +345,11 @@ impl HttpState {
         }
         let known = self.gateway.lender().toolbox().names();
         let found = known.into_iter().find(|server| server.as_str() == name);
-        found
-            .map(Some)
-            .ok_or_else(|| refusal(StatusCode::NOT_FOUND, INVALID_REQUEST, "there is no server of this name"))
+        found.map(Some).ok_or_else(|| {
+            let why =
+                format!("there is no server `{}`: /mcp has the tools of all servers", shown(name, MAX_NAME));
+            refusal(StatusCode::NOT_FOUND, INVALID_REQUEST, &why)
+        })
     }
 
     /// The body of a request.
@@ -372,9 +380,10 @@ impl HttpState {
     }
 
     async fn post(&self, mut question: Question, body: &[u8]) -> Answer {
-        if let Err(refused) = check_accept(&question.headers, &["application/json", "text/event-stream"]) {
-            return refused;
-        }
+        let accepted = match Accepted::of(&question.headers) {
+            Ok(accepted) => accepted,
+            Err(refused) => return refused,
+        };
         let unreadable = |Unreadable { id, error: why }| match id {
             Some(id) => error(StatusCode::BAD_REQUEST, &id, &why),
             None => refusal_of(StatusCode::BAD_REQUEST, &why),
@@ -393,11 +402,11 @@ impl HttpState {
         let is_batch = body.trim_ascii_start().first() == Some(&b'[');
         match messages.pop() {
             Some(message) if !is_batch && is_modern(&question.headers, &message) => {
-                self.modern(question, message).await
+                self.modern(question, message, accepted).await
             }
             last => {
                 messages.extend(last);
-                self.legacy(question, messages, is_batch).await
+                self.legacy(question, messages, is_batch, accepted).await
             }
         }
     }

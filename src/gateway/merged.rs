@@ -13,12 +13,16 @@ use super::{
     bridge::to_modern,
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal},
+    listed::listed_item,
+    methods::list_of,
+    results::is_uri,
+    shapes::{self, Member},
     tasks::no_task,
 };
 use crate::{
     catalog::visible_name,
     config::Scope,
-    json_rpc::{self, RawObject},
+    json_rpc::RawObject,
     session::{ClientAnswer, Era, Session},
     tool::ServerName,
 };
@@ -80,6 +84,15 @@ impl Kind {
         }
     }
 
+    /// What an item is called, and its shape.
+    fn shape(self) -> (&'static str, &'static [Member]) {
+        match self {
+            Self::Prompts => ("prompt", shapes::PROMPT),
+            Self::Resources => ("resource", shapes::RESOURCE),
+            Self::Templates => ("resource template", shapes::TEMPLATE),
+        }
+    }
+
     fn capability(self) -> &'static str {
         if self == Self::Prompts { "prompts" } else { "resources" }
     }
@@ -96,7 +109,7 @@ impl RequestContext<'_> {
     ) -> ClientAnswer {
         if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.method() == method) {
             let items = self.gather(kind, &meta).await;
-            let result = json_rpc::raw(&json!({kind.member(): items}));
+            let result = list_of(kind.member(), &items);
             return Ok(if self.speaker.era == Era::Modern { to_modern(&result, &method) } else { result });
         }
         let server = match &*method {
@@ -203,7 +216,8 @@ impl RequestContext<'_> {
             capabilities.is_some_and(|known| known.get(kind.capability()).is_some_and(declares))
         };
         let lists = join_all(sessions.iter().filter(lists).map(|session| async {
-            let mut listed: Vec<RawObject> = Vec::new();
+            let (what, members) = kind.shape();
+            let (mut listed, mut faults) = (Vec::new(), Vec::new());
             let (mut bytes, mut cursors) = (0, HashSet::new());
             let mut cursor: Option<String> = None;
             for _ in 0..MAX_PAGES {
@@ -223,16 +237,10 @@ impl RequestContext<'_> {
                 };
                 bytes += page.get().len();
                 let page = RawObject::parse(Some(&page)).unwrap_or_default();
-                // An entry that is no object costs itself alone.
-                let entries: Vec<&RawValue> = page.read(kind.member()).unwrap_or_default();
-                for (index, entry) in entries.into_iter().enumerate() {
-                    match serde_json::from_str(entry.get()) {
-                        Ok(entry) => listed.push(entry),
-                        Err(_) => {
-                            let path = format!("{}[{index}]", kind.member());
-                            tracing::warn!(server = %session.name(), path, "is not an object: it is left out");
-                        }
-                    }
+                for item in page.read::<Vec<Box<RawValue>>>(kind.member()).unwrap_or_default() {
+                    let (item, lines) = listed_item(&item, (what, kind.key()), listed.len(), members);
+                    listed.extend(item);
+                    faults.extend(lines);
                 }
                 cursor = page.read::<String>("nextCursor").filter(|next| !next.is_empty());
                 let over = bytes > MAX_BYTES || listed.len() > MAX_ITEMS;
@@ -241,10 +249,11 @@ impl RequestContext<'_> {
                 }
             }
             listed.truncate(MAX_ITEMS);
+            self.client.gateway.faults().found(session.name(), kind.method(), &faults);
             (session.name().clone(), listed)
         }))
         .await;
-        self.client.names.learn(kind, lists, &names)
+        self.client.names.learn(kind, lists, &names, self.client.endpoint.max_name)
     }
 }
 
@@ -254,12 +263,14 @@ fn is_coming(session: &Session) -> bool {
 }
 
 impl MergedNames {
-    /// Takes in what servers list; gives the items under the names that are shown. `servers` are all that are configured.
+    /// Takes in what servers list; gives the items under the names that are shown. `servers` are all that are configured. Names
+    /// of prompts have at most `most` characters.
     fn learn(
         &self,
         kind: Kind,
         lists: Vec<(ServerName, Vec<RawObject>)>,
         servers: &[ServerName],
+        most: usize,
     ) -> Vec<RawObject> {
         let mut names = lock(&self.0);
         names.retain(|server, _| servers.contains(server));
@@ -273,12 +284,14 @@ impl MergedNames {
                         own.clone()
                     }
                     Kind::Prompts => add(&mut names.prompts, &server, &own, |names| {
-                        visible_name(&server, &own, |name| !leads_to(names, name, &server, &own))
+                        visible_name(&server, &own, most, |name| !leads_to(names, name, &server, &own))
                     }),
                     Kind::Resources => add(&mut names.resources, &server, &own, |names| {
                         let is_other =
                             |name: &str| servers.iter().any(|one| *one != server && one.as_str() == name);
-                        let is_free = leads_to(names, &own, &server, &own)
+                        // Some clients refuse a list with a name that is no URI.
+                        let is_free = is_uri(&own)
+                            && leads_to(names, &own, &server, &own)
                             && prefixed(&own).is_none_or(|(name, _)| !is_other(name));
                         if is_free { own.clone() } else { format!("{PREFIX}{server}/{}", encoded(&own)) }
                     }),
@@ -409,7 +422,7 @@ mod tests {
         let listed = |kind, lists: [&[&str]; 2]| {
             let [first, second] = lists.map(|list| items(kind, list));
             let lists = vec![(one.clone(), first), (two.clone(), second)];
-            let shown = names.learn(kind, lists, &[one.clone(), two.clone()]);
+            let shown = names.learn(kind, lists, &[one.clone(), two.clone()], 64);
             shown.iter().map(|item| item.read::<String>(kind.key()).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(listed(Kind::Prompts, [&["ask"], &["ask"]]), ["one__ask", "two__ask"]);
@@ -430,7 +443,7 @@ mod tests {
         let both = [one.clone(), two.clone()];
         let names = MergedNames::default();
         let listed = |server: &ServerName, kind, list: &[&str]| -> Vec<String> {
-            let shown = names.learn(kind, vec![(server.clone(), items(kind, list))], &both);
+            let shown = names.learn(kind, vec![(server.clone(), items(kind, list))], &both, 64);
             shown.iter().map(|item| item.read(kind.key()).unwrap()).collect()
         };
         // As if the other one were parked, or its list failed.
@@ -448,7 +461,7 @@ mod tests {
             ["toolcrib://one/toolcrib%3A%2F%2Ftwo%2Fb"]
         );
         assert_eq!(decoded(&encoded("ä/%")).as_deref(), Some("ä/%"));
-        names.learn(Kind::Resources, Vec::new(), std::slice::from_ref(&two));
+        names.learn(Kind::Resources, Vec::new(), std::slice::from_ref(&two), 64);
         assert_eq!(
             listed(&two, Kind::Resources, &["a://x"]),
             ["a://x"],

@@ -1,6 +1,6 @@
 //! The requests of clients, each by its method.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json, value::RawValue};
@@ -96,17 +96,24 @@ impl RequestContext<'_> {
         let endpoint = &self.endpoint;
         let catalog = toolbox.catalog();
         let shown = catalog.entries().iter().filter(|entry| endpoint.shows(entry));
-        let tools = match endpoint.searches(&catalog) {
-            true => self.search_definitions(&catalog),
-            false => shown.map(|entry| Value::Object(self.shown_tool(entry))).collect(),
+        let result = match endpoint.searches(&catalog) {
+            true => json_rpc::raw(&json!({"tools": self.search_definitions(&catalog)})),
+            false if endpoint.only.is_none() => {
+                let faults = self.client.gateway.faults();
+                let names = catalog.short_names(endpoint.max_name);
+                let listed = shown.filter_map(|entry| {
+                    Some(under_name(faults.tool(entry, self.speaker.era)?, entry, names.of(entry)))
+                });
+                list_of("tools", &listed.collect::<Vec<_>>())
+            }
+            false => list_of("tools", &shown.map(|entry| self.own_tool(entry)).collect::<Vec<_>>()),
         };
-        let result = json_rpc::raw(&json!({"tools": tools}));
         if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result }
     }
 
-    fn shown_tool(&self, entry: &CatalogEntry) -> Map<String, Value> {
-        let name = if self.endpoint.only.is_some() { &entry.tool.name } else { &entry.visible_name };
-        let mut tool = entry.tool.to_wire(name);
+    /// A tool as the endpoint of its server lists it: as the server does.
+    fn own_tool(&self, entry: &CatalogEntry) -> Map<String, Value> {
+        let mut tool = entry.tool.to_wire(&entry.tool.name);
         // The old era knows structured results that are objects, and no others.
         let is_object = |schema: &Value| schema.get("type").is_some_and(|kind| kind == "object");
         if self.speaker.era == Era::Legacy && !tool.get("outputSchema").is_none_or(is_object) {
@@ -152,13 +159,17 @@ impl RequestContext<'_> {
             failed(&error);
             refusal(&error)
         })?;
-        let mut checked = toolbox.check(&entry, &arguments).await;
-        // Models write so what they leave out.
+        // At its own endpoint the server decides.
+        let mut checked = match self.endpoint.only {
+            Some(_) => Ok(()),
+            None => toolbox.check(&entry, &arguments).await,
+        };
+        // Models write `null` for what they leave out, and texts for numbers and lists.
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
-            && let Some(fewer) = entry.without_nulls(&arguments)
+            && let Some(fitting) = entry.made_to_fit(&arguments)
         {
-            params.write("arguments", &fewer);
-            (arguments, checked) = (fewer, Ok(()));
+            params.write("arguments", &fitting);
+            (arguments, checked) = (fitting, Ok(()));
         }
         if let Err(error) = &checked {
             failed(error);
@@ -167,7 +178,10 @@ impl RequestContext<'_> {
             Ok(()) => {}
             // The model is to read it and do better.
             Err(Error::ArgumentsInvalid { problems, .. }) => {
-                let text = format!("the arguments do not fit the tool's schema: {}", problems.join("; "));
+                let text = format!(
+                    "Error executing tool {name}: the arguments do not fit the tool's schema: {}",
+                    problems.join("; ")
+                );
                 return Ok(self.to_model(tool_error(&text)));
             }
             Err(error) => return Err(refusal(&error)),
@@ -211,8 +225,9 @@ impl RequestContext<'_> {
                 named && endpoint.tools.allows(entry)
             };
             let why = match catalog.denied().iter().find(denied) {
-                Some(_) => format!("the tool `{name}` is denied by the configuration"),
-                None => format!("there is no tool `{name}`"),
+                // In the words of the specification, by which clients know it.
+                Some(_) => format!("Unknown tool: {name} (it is denied by the configuration)"),
+                None => format!("Unknown tool: {name}"),
             };
             ErrorData::invalid_params(why, None)
         })
@@ -247,6 +262,22 @@ impl RequestContext<'_> {
     pub(super) fn no_such_method(method: &str) -> ErrorData {
         ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("Method not found: {method}"), None)
     }
+}
+
+/// A tool under another name than its visible one.
+fn under_name<'t>(tool: &'t RawObject, entry: &CatalogEntry, name: &str) -> Cow<'t, RawObject> {
+    let mut tool = Cow::Borrowed(tool);
+    if name != entry.visible_name {
+        tool.to_mut().write("name", &name);
+    }
+    tool
+}
+
+/// A result with one list.
+pub(super) fn list_of(member: &str, items: &impl serde::Serialize) -> Box<RawValue> {
+    let mut result = RawObject::default();
+    result.write(member, items);
+    result.into_raw()
 }
 
 /// The arguments of a call. Missing ones are none.

@@ -130,12 +130,16 @@ impl Drop for ExchangeEntry {
         if matches!(outcome, Outcome::Cancelled | Outcome::Failed(_)) {
             exchanges.given_up.add(&exchange);
         }
+        let was_cancelled = matches!(outcome, Outcome::Cancelled);
         let Exchange { number, server, asked, began, .. } = &exchange;
         let driven_out = exchanges.ended.as_mut().and_then(|ended| {
             let caller = (*number, exchange.speaker.name.clone());
             ended.add(caller, (server.clone(), asked.clone()), *began, outcome)
         });
         drop(exchanges);
+        if was_cancelled && let Some(client) = exchange.client.upgrade() {
+            client.asked.withdraw_all(&exchange.target);
+        }
         drop((driven_out, exchange));
     }
 }
@@ -287,18 +291,18 @@ impl Router {
         };
         let ServerRequest { server, method, params, exchange, .. } = &request;
         let message = Message { server, method, params: params.as_deref(), exchange: *exchange };
-        let (client, capabilities, outlet, held) = match self.recipient(&message, own) {
+        let (client, capabilities, outlet, held, of) = match self.recipient(&message, own) {
             Ok(Recipient::Exchange(exchange)) => {
                 let Some(client) = exchange.client.upgrade() else {
                     return refuse(request, "the client is gone".to_owned());
                 };
                 let capabilities = exchange.speaker.capabilities.clone();
-                (client, capabilities, exchange.target.outlet(), exchange.held)
+                (client, capabilities, exchange.target.outlet(), exchange.held, Some(exchange.target))
             }
             Ok(Recipient::Client(client)) if client.introduction().is_some() => {
                 let known = client.introduction().map_or(Value::Null, |known| known.capabilities.clone());
                 let outlet = client.general.clone();
-                (client, known, outlet, None)
+                (client, known, outlet, None, None)
             }
             Ok(Recipient::Client(_)) => {
                 let why = Nobody::Idle.why(&request.server);
@@ -315,7 +319,7 @@ impl Router {
         }
         match held {
             Some(held) => drop(held.send(request)),
-            None => client.asked.ask(request, &outlet),
+            None => _ = client.asked.ask(request, &outlet, of),
         }
     }
 

@@ -48,7 +48,6 @@ fn definitions(servers: &[(ServerName, usize)]) -> [Value; 2] {
                 "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": FOUND},
             },
             "required": ["query"],
-            "additionalProperties": false,
         },
         "annotations": {"readOnlyHint": true},
     });
@@ -62,7 +61,6 @@ fn definitions(servers: &[(ServerName, usize)]) -> [Value; 2] {
                 "arguments": {"type": "object", "description": "As the schema of the tool says"},
             },
             "required": ["name"],
-            "additionalProperties": false,
         },
     });
     [find, call]
@@ -132,20 +130,27 @@ impl RequestContext<'_> {
         let found = catalog.search(query, limit, |entry| endpoint.shows(entry));
         let text = match found.is_empty() {
             true => "no tool has one of these words: try others, or a name of a server".to_owned(),
-            false => Self::found_text(found.into_iter().map(|entry| &**entry)),
+            false => self.found_text(catalog, found.into_iter().map(|entry| &**entry)),
         };
         self.to_model(json_rpc::raw(&json!({"content": [{"type": "text", "text": text}]})))
     }
 
     /// A line for each tool, as a list has it.
-    fn found_text<'a>(found: impl Iterator<Item = &'a CatalogEntry>) -> String {
+    fn found_text<'a>(&self, catalog: &ToolCatalog, found: impl Iterator<Item = &'a CatalogEntry>) -> String {
         let mut text = String::new();
+        let faults = self.client.gateway.faults();
+        let names = catalog.short_names(self.endpoint.max_name);
         for entry in found {
-            let tool = &entry.tool;
-            let name = &entry.visible_name;
-            let whole =
-                json!({"name": name, "description": tool.description, "inputSchema": tool.input_schema});
-            let mut line = whole.to_string();
+            let Some(tool) = faults.tool(entry, self.speaker.era) else { continue };
+            let name = names.of(entry);
+            let mut whole = RawObject::default();
+            for member in ["name", "description", "inputSchema"] {
+                if let Some(value) = tool.get(member) {
+                    whole.set(member, value.to_owned());
+                }
+            }
+            whole.write("name", &name);
+            let mut line = whole.into_raw().get().to_owned();
             if text.len() + line.len() > MAX_FOUND {
                 line = json!({"name": name, "note": "too long to be shown here"}).to_string();
             }

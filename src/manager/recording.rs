@@ -1,12 +1,16 @@
 //! The tool calls of an observed agent: each goes through its observer, and so does its list of tools.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use serde_json::{Map, Value, json};
 
 use super::toolbox::Toolbox;
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
+    config::ArgumentCheck,
     error::{Error, Result},
     recording::{RequestKind, TrafficObserver},
     tool::{ServerName, Tool, ToolResult},
@@ -107,9 +111,13 @@ type Lists = Vec<(ServerName, Vec<Tool>)>;
 /// The tools of each server, in order; where some are denied, those besides.
 fn as_json(catalog: &ToolCatalog) -> Value {
     let servers = json!(lists(catalog.entries()));
-    match catalog.denied() {
-        [] => servers,
-        denied => json!({"servers": servers, "denied": lists(denied)}),
+    let unusual = catalog.entries().iter().filter(|entry| entry.checked != ArgumentCheck::default());
+    let checks: BTreeMap<&str, ArgumentCheck> =
+        unusual.map(|entry| (entry.server.as_str(), entry.checked)).collect();
+    match (catalog.denied(), checks.is_empty()) {
+        ([], true) => servers,
+        (denied, true) => json!({"servers": servers, "denied": lists(denied)}),
+        (denied, false) => json!({"servers": servers, "denied": lists(denied), "argument_checks": checks}),
     }
 }
 
@@ -118,7 +126,11 @@ fn from_json(seen: Value) -> ToolCatalog {
     match seen {
         Value::Object(mut parts) => {
             let mut part = |key| read(parts.remove(key).unwrap_or_default());
-            ToolCatalog::new(part("servers")).with_denied(part("denied"))
+            let (servers, denied) = (part("servers"), part("denied"));
+            let checks = parts.remove("argument_checks").unwrap_or_default();
+            let checks: BTreeMap<String, ArgumentCheck> = serde_json::from_value(checks).unwrap_or_default();
+            let check = |server: &ServerName| checks.get(server.as_str()).copied().unwrap_or_default();
+            ToolCatalog::new(servers).with_argument_checks(check).with_denied(denied)
         }
         servers => ToolCatalog::new(read(servers)),
     }

@@ -214,15 +214,18 @@ impl Toolbox {
         if !current {
             let mut made_of = Vec::with_capacity(there.len());
             let mut denied = Vec::new();
+            let mut checks = std::collections::HashMap::new();
             let lists = there.into_iter().filter_map(|(handle, _, session)| {
                 let (edition, tools) = session.tools()?;
                 let name = handle.name.clone();
                 denied.push((name.clone(), session.denied_tools()));
+                checks.insert(name.clone(), session.argument_check());
                 made_of.push((handle, edition));
                 Some((name, tools))
             });
             let catalog = ToolCatalog::new(lists);
-            let catalog = Arc::new(catalog.with_denied(denied));
+            let check = |server: &crate::tool::ServerName| checks.get(server).copied().unwrap_or_default();
+            let catalog = Arc::new(catalog.with_argument_checks(check).with_denied(denied));
             *cached_catalog = CachedCatalog { made_of, catalog };
         }
         cached_catalog.catalog.clone()

@@ -3,5 +3,6 @@
 pub(super) mod outputs;
 pub(super) mod read;
 pub(super) mod reply;
+mod shorten;
 pub(super) mod truncate;
 pub(super) mod words;

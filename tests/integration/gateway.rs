@@ -1,7 +1,9 @@
 //! The gateway: what clients of either era can do through it with servers of either era.
 
+mod arguments;
 mod logs;
 mod merged;
+mod odd_lists;
 mod passing;
 mod sharing;
 mod tasks;

@@ -3,6 +3,7 @@
 mod access;
 mod clients;
 mod eras;
+mod headers;
 mod limits;
 mod live;
 mod oauth;

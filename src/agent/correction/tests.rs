@@ -150,3 +150,20 @@ fn arguments_are_corrected_if_the_schema_allows_one() {
         assert_eq!(arguments(entry, &object(given.clone()), &aliases()), None, "{given}");
     }
 }
+
+#[test]
+fn texts_with_one_reading_are_corrections() {
+    let scrape = entry("jina.scrape_and_extract_info");
+    let given = object(json!({"url": "u", "description": "d", "pages": "3"}));
+    let (fixed, done) = arguments(&scrape, &given, &aliases()).unwrap();
+    assert_eq!(Value::from(fixed), json!({"url": "u", "info_to_extract": "d", "pages": 3}));
+    let text = done.iter().find(|done| done.kind == CorrectionKind::Text).unwrap();
+    assert_eq!((&*text.from, &*text.to), ("pages: \"3\"", "pages: 3"));
+    // A text where a text is wanted stays, whatever it looks like.
+    let given = object(json!({"url": "5", "info_to_extract": "[1]", "pages": "three"}));
+    assert_eq!(arguments(&scrape, &given, &aliases()), None);
+    let catalog = catalog().with_argument_checks(|_| ArgumentCheck::Refuse);
+    let strict = catalog.find_path("jina.scrape_and_extract_info").unwrap();
+    let given = object(json!({"url": "u", "info_to_extract": "d", "pages": "3"}));
+    assert_eq!(arguments(strict, &given, &aliases()), None);
+}

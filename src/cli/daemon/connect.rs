@@ -1,20 +1,29 @@
-//! `toolcrib connect`: serves the daemon's tools to MCP clients that can only start a command.
+//! `toolcrib connect`: serves the daemon's tools to MCP clients that can only start a command. It outlives a daemon that is
+//! killed: the next one goes on in its place.
 
 use std::{
-    io::{self, Read, Write},
-    net::Shutdown,
+    io::{self, Write},
     process::ExitCode,
+    sync::Arc,
     thread,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
 use toolcrib::Error;
 
-use super::args::DaemonArgs;
+use super::{
+    args::{self, DaemonArgs},
+    relay::{Relay, reader},
+};
 use crate::cli::{
     context::{Context, Locked},
     terminal::stdout::{self, Stdout},
 };
+
+/// Daemons in a row that end so soon after their start: there is no next one then.
+const MOST_SHORT: usize = 5;
+const SHORT: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Connect {
@@ -27,48 +36,45 @@ pub(crate) struct Connect {
 impl Connect {
     /// A daemon is started if none runs: an MCP client cannot ask its user.
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
-        let pid = daemon.greeting().pid;
-        let mut from_daemon = daemon.into_mcp(self.server.clone())?;
-        let lost = |error| Error::io("could not use the socket of the daemon", error);
-        let mut to_daemon = from_daemon.try_clone().map_err(lost)?;
-        let (over, ended) = std::sync::mpsc::channel();
-        thread::spawn(move || {
-            let _ = pass(&mut io::stdin().lock(), &mut to_daemon);
-            let _ = over.send(());
-            // The client has said all: the daemon hears so, and hangs up once it has answered all.
-            let _ = to_daemon.shutdown(Shutdown::Write);
-        });
-        let _ = pass(&mut from_daemon, &mut Stdout);
-        if stdout::failed() {
-            // The client has gone, or its disk is full: that is told at the end.
-            return Ok(ExitCode::FAILURE);
-        }
-        match ended.try_recv() {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(_) => {
-                context.ui.bad(
-                    "error",
-                    format!("the daemon (pid {pid}) has ended; calls without an answer may have run"),
-                );
-                Ok(ExitCode::from(4))
+        let relay = Arc::new(Relay::default());
+        let mut client: Option<thread::JoinHandle<()>> = None;
+        let mut short = 0;
+        loop {
+            let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
+            let (pid, began) = (daemon.greeting().pid, Instant::now());
+            let stream = daemon.into_mcp(self.server.clone())?;
+            let lost = |error| Error::io("could not use the socket of the daemon", error);
+            let mut from_daemon = reader(stream.try_clone().map_err(lost)?);
+            tell(&relay.go_on(&stream).map_err(lost)?);
+            client.get_or_insert_with(|| {
+                let relay = relay.clone();
+                thread::spawn(move || relay.pass_client(&mut io::stdin().lock()))
+            });
+            // Held for whole lines: the thread of the client writes too.
+            let whole_lines = io::stdout().lock();
+            let is_over = relay.pass_daemon(&mut from_daemon, &mut Stdout);
+            drop(whole_lines);
+            if stdout::failed() {
+                // The client has gone, or its disk is full: that is told at the end.
+                return Ok(ExitCode::FAILURE);
             }
+            if is_over {
+                return Ok(ExitCode::SUCCESS);
+            }
+            tell(&relay.give_up());
+            short = if began.elapsed() < SHORT { short + 1 } else { 0 };
+            let was_ended = args::place(context)?.0.is_given_up();
+            if was_ended || short >= MOST_SHORT {
+                let what = format!("the daemon (pid {pid}) has ended; calls without an answer may have run");
+                context.ui.bad("error", what);
+                return Ok(ExitCode::from(4));
+            }
+            context.ui.warn(format!("the daemon (pid {pid}) has ended and is started again"));
         }
     }
 }
 
-/// Passes on what comes as it comes, until one side ends.
-fn pass(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(count) => {
-                to.write_all(&buffer[..count])?;
-                to.flush()?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// Tells the client. One that is gone is noticed by whoever reads from it.
+fn tell(lines: &str) {
+    stdout::print_bytes(lines.as_bytes());
 }

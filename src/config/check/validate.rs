@@ -153,6 +153,7 @@ fn build(
     server.renames = raw.renames;
     server.deny_args = raw.deny_args;
     server.max_concurrent_calls = raw.max_concurrent_calls;
+    server.check_arguments = raw.check_arguments;
     server.retry_calls = raw.retry_calls;
     server.keepalive = raw.keepalive;
     server.watch = raw.watch;

@@ -73,10 +73,10 @@ impl Config {
     /// None is named, and none is found.
     pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
         let Some(path) = path else { return discover(env) };
-        let path = without_detours(env.folder().join(path));
+        let path = env.folder().join(path);
         let inside = || Self::NAMES.map(|name| path.join(name)).into_iter().find(|file| file.is_file());
-        // One file has one name, whichever folder is written before it: `.` goes.
-        Ok(inside().map_or(path.clone(), |file| file.components().collect()))
+        // One file has one name, whichever folder is written before it.
+        Ok(without_detours(&inside().unwrap_or(path)))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from

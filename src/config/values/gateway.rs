@@ -28,6 +28,8 @@ pub struct GatewayConfig {
     pub read_only: bool,
     /// Whether clients of all servers search for tools, in place of a list of all.
     pub search: ToolSearch,
+    /// Characters of the names of tools and prompts that clients of all servers see. Longer ones end with a hash.
+    pub max_name: usize,
     /// Pages of the web that may ask, as `scheme://host` or `scheme://host:port`. Without any, pages of this machine's own
     /// loopback addresses.
     pub origins: Vec<String>,
@@ -61,6 +63,7 @@ impl Default for GatewayConfig {
             tools: None,
             read_only: false,
             search: ToolSearch::Off,
+            max_name: 48,
             origins: Vec::new(),
             max_body: 4 << 20,
             idle: Duration::from_secs(30 * 60),

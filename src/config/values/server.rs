@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames};
 use crate::{error::Error, tool::ServerName};
 
@@ -55,6 +57,8 @@ pub struct ServerConfig {
     pub deny_args: Vec<DenyRule>,
     /// Calls at once; further ones queue. `None`: no limit.
     pub max_concurrent_calls: Option<NonZeroUsize>,
+    /// What happens to arguments that do not fit the schema.
+    pub check_arguments: ArgumentCheck,
     /// Which lost calls may be sent again.
     pub retry_calls: RetryCalls,
     /// How often a dead server is started again.
@@ -305,6 +309,21 @@ pub enum Scope {
     Client,
 }
 
+/// What happens to arguments that do not fit the schema of their tool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ArgumentCheck {
+    /// The call is refused, and nothing is sent.
+    Refuse,
+    /// Texts with one reading under the schema are converted: `"5"` where it wants an integer. What does not fit then is
+    /// refused. Of the calls of agents and of clients of the gateway.
+    #[default]
+    Convert,
+    /// They are sent as they are: the server decides.
+    Off,
+}
+
 /// Which calls may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -376,6 +395,7 @@ impl ServerConfig {
             renames: ToolRenames::default(),
             deny_args: Vec::new(),
             max_concurrent_calls: None,
+            check_arguments: ArgumentCheck::default(),
             retry_calls: RetryCalls::default(),
             restart: RestartPolicy::default(),
             stop: StopGrace::default(),

@@ -12,6 +12,7 @@ use hyper::{
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
 
+use super::headers::Accepted;
 use crate::{gateway::message, http::serve::AnswerBody, json_rpc};
 
 pub(super) type Answer = Response<AnswerBody>;
@@ -29,6 +30,18 @@ pub(super) fn json(status: StatusCode, message: impl Into<Bytes>) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, JSON);
     answer
+}
+
+/// A message in a form that the client takes.
+pub(super) fn one(message: String, accepted: Accepted) -> Answer {
+    match accepted {
+        Accepted::Both | Accepted::Json => json(StatusCode::OK, message),
+        Accepted::Events => {
+            let mut text = String::new();
+            push_event(&mut text, &message);
+            all_events(text)
+        }
+    }
 }
 
 /// Nothing but a status.

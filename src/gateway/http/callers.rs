@@ -62,6 +62,8 @@ pub(super) struct Credential {
     /// For logs and the page.
     pub(super) name: String,
     search: ToolSearch,
+    /// Characters of a name at the endpoint of all servers.
+    max_name: usize,
     rate: Option<Mutex<RequestRate>>,
     in_flight: AtomicUsize,
     max_in_flight: Option<NonZeroUsize>,
@@ -124,6 +126,7 @@ impl Credential {
             key,
             name,
             search: config.search,
+            max_name: config.max_name,
             rate: config.requests_per_second.map(|rate| Mutex::new(RequestRate::new(rate))),
             in_flight: AtomicUsize::new(0),
             max_in_flight: config.max_in_flight,
@@ -184,8 +187,9 @@ impl Credential {
 impl Caller {
     /// What they see of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
-        let Credential { key, search, .. } = &*self.credential;
-        Endpoint { only, tools: self.tools.clone(), owner: key.clone(), search: *search }
+        let Credential { key, search, max_name, .. } = &*self.credential;
+        let (tools, owner) = (self.tools.clone(), key.clone());
+        Endpoint { only, tools, owner, search: *search, max_name: *max_name }
     }
 }
 

@@ -49,6 +49,20 @@ impl Call {
         Self { answer, messages, clock: clock.clone() }
     }
 
+    /// Waits for the answer. What comes before it goes to `other`. Safe to cancel.
+    pub(super) async fn whole(&mut self, mut other: impl FnMut(String)) -> Handled {
+        let Self { answer, messages, .. } = self;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                Some(message) = messages.next() => other(message),
+                answer = &mut *answer => break answer,
+            }
+        };
+        std::iter::from_fn(|| messages.try_next()).for_each(other);
+        answer
+    }
+
     /// Waits for the first that comes of it. Safe to cancel.
     pub(super) async fn first(&mut self) -> First {
         let Self { answer, messages, clock } = self;

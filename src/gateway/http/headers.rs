@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::{
     HeaderMap, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE},
+    header::{ACCEPT, CONTENT_TYPE, ORIGIN},
 };
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
@@ -33,43 +33,91 @@ pub(super) fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Whether a request accepts all of `kinds`. One that says nothing accepts all.
-///
-/// # Errors
-/// It does not.
-pub(super) fn check_accept(headers: &HeaderMap, kinds: &[&str]) -> Result<(), Answer> {
-    let mut lines = headers.get_all(ACCEPT).iter().peekable();
-    if lines.peek().is_none() {
-        return Ok(());
+/// The forms of an answer that a client takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepted {
+    /// A message, or a stream of events: whichever it becomes.
+    Both,
+    /// One message.
+    Json,
+    /// A stream of events.
+    Events,
+}
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+impl Accepted {
+    /// What the `Accept` of a request says. One that says nothing accepts all.
+    ///
+    /// # Errors
+    /// It accepts neither.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Answer> {
+        let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+        let listed: Vec<&str> =
+            lines.flat_map(|line| line.split(',')).filter(|it| !it.trim().is_empty()).collect();
+        if listed.is_empty() {
+            return Ok(Self::Both);
+        }
+        match (accepts(&listed, JSON), accepts(&listed, EVENTS)) {
+            (true, true) => Ok(Self::Both),
+            (true, false) => Ok(Self::Json),
+            (false, true) => Ok(Self::Events),
+            (false, false) => {
+                let why = format!("`Accept` must list {JSON}, {EVENTS} or both");
+                Err(refusal(StatusCode::NOT_ACCEPTABLE, INVALID_REQUEST, &why))
+            }
+        }
     }
-    let listed: Vec<&str> =
-        lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')).collect();
-    let accepts = |kind: &&str| {
-        let group = kind.split('/').next().unwrap_or_default();
-        listed.iter().any(|listed| {
-            let range = listed.split(';').next().unwrap_or_default().trim();
-            range == "*/*" || range.eq_ignore_ascii_case(kind) || range.strip_suffix("/*") == Some(group)
-        })
-    };
-    match kinds.iter().all(accepts) {
-        true => Ok(()),
-        false => {
-            let why = format!("`Accept` must list {}", kinds.join(" and "));
-            Err(refusal(StatusCode::NOT_ACCEPTABLE, INVALID_REQUEST, &why))
+
+    /// Whether a stream may be the answer.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn check_events(self) -> Result<(), Answer> {
+        match self {
+            Self::Both | Self::Events => Ok(()),
+            Self::Json => {
+                let why = format!("this is a stream: `Accept` must list {EVENTS}");
+                Err(refusal(StatusCode::NOT_ACCEPTABLE, INVALID_REQUEST, &why))
+            }
         }
     }
 }
 
-/// A page of the web can send other types without asking first.
+/// Whether a list of ranges has a type, by the one that is nearest to it (RFC 9110, 12.5.1).
+fn accepts(listed: &[&str], kind: &str) -> bool {
+    let group = kind.split('/').next().unwrap_or_default();
+    let quality = |wanted: &dyn Fn(&str) -> bool| {
+        listed.iter().find_map(|listed| {
+            let mut parts = listed.split(';').map(str::trim);
+            if !wanted(parts.next().unwrap_or_default()) {
+                return None;
+            }
+            let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+            Some(quality.and_then(|quality| quality.trim().parse::<f32>().ok()).unwrap_or(1.0))
+        })
+    };
+    let is_group = |range: &str| {
+        range.split_once('/').is_some_and(|(of, any)| any == "*" && of.eq_ignore_ascii_case(group))
+    };
+    let quality = quality(&|range| range.eq_ignore_ascii_case(kind))
+        .or_else(|| quality(&is_group))
+        .or_else(|| quality(&|range| range == "*/*" || range == "*"));
+    quality.is_some_and(|quality| quality > 0.0)
+}
+
+/// A page of the web can send other types without asking first, or none.
 ///
 /// # Errors
-/// The body is not said to be JSON.
+/// The body is said to be something else than JSON; or is not said to be JSON, by a page.
 pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Answer> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    match kind.eq_ignore_ascii_case("application/json") {
-        true => Ok(()),
-        false => {
+    let kind = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
+    let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    match kind {
+        None | Some("") if !headers.contains_key(ORIGIN) => Ok(()),
+        Some(kind) if kind.eq_ignore_ascii_case(JSON) => Ok(()),
+        _ => {
             let why = "`Content-Type` must be application/json";
             Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, why))
         }
@@ -315,16 +363,37 @@ mod tests {
     fn types_that_pages_may_send_are_refused() {
         let typed = |kind| check_content_type(&headers(&[("content-type", kind)])).is_ok();
         assert!(typed("application/json") && typed("Application/JSON; charset=utf-8"));
-        assert!(
-            !typed("text/plain")
-                && !typed("application/jsonx")
-                && check_content_type(&HeaderMap::new()).is_err()
-        );
-        let both = ["application/json", "text/event-stream"];
-        let accepted = |lines: &[(&str, &str)]| check_accept(&headers(lines), &both).is_ok();
-        assert!(accepted(&[]) && accepted(&[("accept", "*/*")]));
-        assert!(accepted(&[("accept", "text/event-stream;q=0.5, application/*")]));
-        assert!(accepted(&[("accept", "application/json"), ("accept", "text/event-stream")]));
-        assert!(!accepted(&[("accept", "application/json")]) && !accepted(&[("accept", "text/html")]));
+        assert!(!typed("text/plain") && !typed("application/jsonx"));
+        // A program need not say what it sends; a page may have been made to say nothing.
+        assert!(check_content_type(&HeaderMap::new()).is_ok());
+        assert!(check_content_type(&headers(&[("origin", "http://localhost")])).is_err());
+    }
+
+    #[test]
+    fn an_answer_has_a_form_that_the_client_takes() {
+        let accepted = |lines: &[(&str, &str)]| Accepted::of(&headers(lines)).ok();
+        let (both, json, events) = (Some(Accepted::Both), Some(Accepted::Json), Some(Accepted::Events));
+        assert_eq!(accepted(&[]), both);
+        assert_eq!(accepted(&[("accept", "application/json"), ("accept", "text/event-stream")]), both);
+        for (line, form) in [
+            ("", both),
+            ("*/*", both),
+            ("*", both),
+            ("text/event-stream;q=0.5, application/*", both),
+            ("application/json, text/event-stream", both),
+            ("APPLICATION/JSON,Text/Event-Stream", both),
+            ("application/json", json),
+            ("application/json; charset=utf-8, text/html", json),
+            ("application/json, text/event-stream;q=0", json),
+            ("*/*, text/event-stream; q=0.0", json),
+            ("text/event-stream", events),
+            ("Text/*", events),
+            ("text/event-stream, application/json;Q=0", events),
+            ("text/html", None),
+            ("*/*;q=0", None),
+        ] {
+            assert_eq!(accepted(&[("accept", line)]), form, "{line}");
+        }
+        assert!(Accepted::Json.check_events().is_err() && Accepted::Events.check_events().is_ok());
     }
 }

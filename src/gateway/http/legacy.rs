@@ -10,10 +10,10 @@ use hyper::{
 
 use super::{
     HttpState, Question,
-    answers::{Answer, EventSource, INVALID_REQUEST, empty, events, json, refusal, refusal_of},
+    answers::{Answer, EventSource, INVALID_REQUEST, empty, events, json, one, refusal, refusal_of},
     callers::{Caller, InFlight},
     calls::{Call, First},
-    headers::{self, unsupported_version},
+    headers::{self, Accepted, unsupported_version},
     replay::{EventId, GENERAL, ReplayLog, StreamReader},
     sessions::{HttpSession, InUse},
 };
@@ -43,12 +43,13 @@ impl HttpState {
         question: Question,
         mut messages: Vec<ClientMessage>,
         is_batch: bool,
+        accepted: Accepted,
     ) -> Answer {
         if let [ClientMessage::Request(request)] = &*messages
             && request.method == "initialize"
         {
             return match messages.pop() {
-                Some(ClientMessage::Request(request)) => self.initialize(question, request).await,
+                Some(ClientMessage::Request(request)) => self.initialize(question, request, accepted).await,
                 _ => empty(StatusCode::BAD_REQUEST),
             };
         }
@@ -79,9 +80,15 @@ impl HttpState {
         let ended = session.ended.clone();
         let held = (in_use, question.in_flight);
         let mut call = LegacyCall { call: Some(call), session, held: Some(held) };
+        if accepted == Accepted::Json {
+            return ended.run_until_cancelled(call.whole()).await.unwrap_or_else(no_session);
+        }
         match ended.run_until_cancelled(call.first()).await {
             None => no_session(),
             Some(First::Answer(Handled::Cancelled)) => empty(StatusCode::ACCEPTED),
+            Some(First::Answer(answer)) if accepted == Accepted::Events => {
+                call.stream(Vec::new(), Some(answer))
+            }
             Some(First::Answer(Handled::Answer(text, _))) => json(StatusCode::OK, text),
             Some(First::Messages(messages, answer)) => call.stream(messages, answer),
             Some(First::Nothing) => call.stream(Vec::new(), None),
@@ -89,7 +96,7 @@ impl HttpState {
     }
 
     /// Makes a session.
-    async fn initialize(&self, question: Question, request: ClientRequest) -> Answer {
+    async fn initialize(&self, question: Question, request: ClientRequest, accepted: Accepted) -> Answer {
         let Question { caller, only, .. } = question;
         let id = match super::random_id() {
             Ok(id) => id,
@@ -106,11 +113,12 @@ impl HttpState {
                 if self.sessions.get_or_make(&id, owner, make).is_none() {
                     return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many sessions are open");
                 }
-                let mut answer = json(StatusCode::OK, text);
+                let mut answer = one(text, accepted);
                 answer.headers_mut().extend(HeaderValue::try_from(id).ok().map(|id| (SESSION_HEADER, id)));
                 answer
             }
-            Handled::Answer(text, Some(_)) => json(StatusCode::BAD_REQUEST, text),
+            // With another status most clients show the status alone, and not why.
+            Handled::Answer(text, Some(_)) => one(text, accepted),
             Handled::Cancelled => empty(StatusCode::ACCEPTED),
         }
     }
@@ -241,6 +249,15 @@ impl LegacyCall {
             self.call = None;
         }
         first
+    }
+
+    /// The answer as one message. What comes before it goes to the stream of what belongs to no request.
+    async fn whole(&mut self) -> Answer {
+        let Some(call) = &mut self.call else { return no_session() };
+        let general = &self.session.client.general;
+        let answer = call.whole(|message| _ = general.send(message)).await;
+        self.call = None;
+        answer.into_answer().map_or_else(|| empty(StatusCode::ACCEPTED), |text| json(StatusCode::OK, text))
     }
 
     /// Goes on as a stream that begins with `messages`.

@@ -178,7 +178,12 @@ impl HttpState {
                 let session = sessions.get(&row.name);
                 let is_whole = sight == Sight::Whole;
                 let queue = lines.queue(&row.name);
-                servers.push(server((row, own), session.map(|it| &**it), queue, is_whole, &usage));
+                let mut row_shown = server((row, own), session.map(|it| &**it), queue, is_whole, &usage);
+                if is_whole {
+                    let faults = self.gateway.faults().of(&row.name, &viewer.catalog);
+                    row_shown["faults"] = faults.iter().map(|line| text(line)).collect();
+                }
+                servers.push(row_shown);
             }
         }
         let (known_lines, known_ended) = places(query, run);
@@ -346,6 +351,10 @@ fn server(
         }
     }
     value
+}
+
+fn text(words: &str) -> Value {
+    shown(words, TEXT).into()
 }
 
 fn failure(error: &Error, is_whole: bool) -> Value {

@@ -10,12 +10,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     CallerKey, HttpState, Question,
     answers::{
-        Answer, EventSource, INVALID_REQUEST, all_events, empty, ending, error, events, json, push_event,
-        refusal,
+        Answer, EventSource, INVALID_REQUEST, all_events, empty, ending, error, events, json, one,
+        push_event, refusal,
     },
     callers::InFlight,
     calls::{Call, First},
-    headers::{self, check_modern, unsupported_version},
+    headers::{self, Accepted, check_modern, unsupported_version},
     sessions::{HttpSession, InUse},
 };
 use crate::gateway::{
@@ -40,7 +40,12 @@ pub(super) fn is_modern(headers: &HeaderMap, message: &ClientMessage) -> bool {
 
 impl HttpState {
     /// Answers one message.
-    pub(super) async fn modern(&self, question: Question, message: ClientMessage) -> Answer {
+    pub(super) async fn modern(
+        &self,
+        question: Question,
+        message: ClientMessage,
+        accepted: Accepted,
+    ) -> Answer {
         let request = match message {
             ClientMessage::Request(request) => request,
             ClientMessage::Notification(_) => {
@@ -67,6 +72,11 @@ impl HttpState {
         {
             return error(StatusCode::BAD_REQUEST, &request.id, &wrong);
         }
+        if request.method == "subscriptions/listen"
+            && let Err(refused) = accepted.check_events()
+        {
+            return refused;
+        }
         let key = self.caller_key(&question, &request);
         let make = || {
             let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
@@ -77,9 +87,13 @@ impl HttpState {
         };
         let left = question.caller.left.filter(|_| request.method == "subscriptions/listen");
         let mut call = Call::new(session.client.clone(), vec![request], &self.clock);
+        if accepted == Accepted::Json {
+            // There is no way for what belongs to it but its own stream.
+            return whole(call.whole(drop).await, accepted);
+        }
         // Ended by us for having nothing to do it cannot be: it is in use.
         let answer = match call.first().await {
-            First::Answer(answer) => whole(answer),
+            First::Answer(answer) => whole(answer, accepted),
             First::Messages(messages, Some(answer)) => {
                 let mut text = String::new();
                 for message in messages.into_iter().chain(answer.into_answer()) {
@@ -179,12 +193,12 @@ impl EventSource for RequestStream {
 }
 
 /// The answer as one message, with the status that belongs to it.
-fn whole(answer: Handled) -> Answer {
+fn whole(answer: Handled, accepted: Accepted) -> Answer {
     let Handled::Answer(text, code) = answer else { return empty(StatusCode::ACCEPTED) };
     let status = match code.map(|code| code.0) {
         Some(-32601) => StatusCode::NOT_FOUND,
         Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
-        _ => StatusCode::OK,
+        _ => return one(text, accepted),
     };
     json(status, text)
 }

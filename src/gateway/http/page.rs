@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Request, StatusCode,
     header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY},
@@ -36,7 +37,9 @@ static PAGE: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
 /// The answer to who asks for the page.
 pub(super) fn page<B>(request: &Request<B>) -> Answer {
     if let Some(refused) = unless_get(request) {
-        return refused;
+        // A client that was given the address without a path.
+        let text = "here is a page for a browser: MCP is at /mcp\n";
+        return refused.map(|_| Full::from(text).boxed_unsync());
     }
     let (page, policy) = &*PAGE;
     let mut answer = answer(StatusCode::OK, "text/html; charset=utf-8", page.as_str());

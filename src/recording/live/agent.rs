@@ -144,6 +144,8 @@ pub enum CorrectionKind {
     Null,
     /// The tool: another one takes the call over.
     Fallback,
+    /// An argument that is a text where the schema wants something else, and has one reading.
+    Text,
     /// The form of the arguments: a code fence, a trailing comma, a literal of Python, a raw line break or another
     /// control character in a string.
     Json,
@@ -159,6 +161,7 @@ impl fmt::Display for CorrectionKind {
             Self::Default => "default",
             Self::Null => "null",
             Self::Fallback => "fallback",
+            Self::Text => "text",
             Self::Json => "json",
         })
     }

@@ -1,7 +1,8 @@
 //! Truncates a tool result that is over its limit, before it is decoded. The whole result goes to a file.
 //!
 //! A result may be as long as the longest line. Decoding all of it would cost many times its size in memory, so only
-//! what stays is decoded; the rest is written to the file from the line itself.
+//! what stays is decoded; the rest is written to the file from the line itself. A note is part of what was cut, so that who reads
+//! the first block, or the last one, reads what the tool has said.
 
 use std::{
     fmt,
@@ -15,9 +16,9 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::outputs::Outputs;
+use super::{outputs::Outputs, shorten::shortened};
 use crate::session::rpc::json_string;
-use crate::{config::ServerConfig, tool::ServerName};
+use crate::{config::ServerConfig, json_rpc::RawObject, tool::ServerName};
 
 /// Values of one message that are decoded: each takes about 200 bytes of memory, at any length.
 pub(in crate::session) const MAX_VALUES: usize = 100_000;
@@ -47,9 +48,10 @@ impl Truncator {
             truncator: self,
             room: ByteBudget { bytes: self.limit, values: MAX_VALUES },
             fields: String::new(),
-            blocks: String::new(),
+            blocks: Vec::new(),
             files: 0,
             rest: None,
+            left_out: None,
             is_tool_result: false,
         };
         if result.starts_with('{') {
@@ -95,6 +97,14 @@ impl ByteBudget {
     }
 }
 
+/// Whether a result may have been cut: it has words of a note.
+#[cfg(feature = "daemon")]
+pub(crate) fn may_be_cut(result: &str) -> bool {
+    ["[cut: ", "[left out: "]
+        .iter()
+        .any(|note| memchr::memmem::find(result.as_bytes(), note.as_bytes()).is_some())
+}
+
 /// About how many values a JSON text holds: its separators and openings outside of strings.
 pub(in crate::session) fn weigh(json: &[u8]) -> usize {
     let (mut values, mut at) = (1, 0);
@@ -110,7 +120,7 @@ pub(in crate::session) fn weigh(json: &[u8]) -> usize {
 }
 
 /// Where the quote is that ends the string which `rest` begins in; the length of `rest` if there is none.
-fn end_of_string(rest: &[u8]) -> usize {
+pub(super) fn end_of_string(rest: &[u8]) -> usize {
     let mut at = 0;
     while let Some(found) = memchr2(b'"', b'\\', &rest[at.min(rest.len())..]) {
         at += found;
@@ -128,11 +138,21 @@ struct ResultTruncation<'c> {
     room: ByteBudget,
     /// Everything but the content, as members of the object to come.
     fields: String,
-    blocks: String,
+    blocks: Vec<Block>,
     files: usize,
     /// Blocks after those with files of their own: how many, and all of them, one a line.
     rest: Option<RestFile>,
+    /// About a structured result that was left out.
+    left_out: Option<String>,
     is_tool_result: bool,
+}
+
+/// A block of the content to come.
+enum Block {
+    /// As it was written.
+    Whole(String),
+    /// A text of ours.
+    Text(String),
 }
 
 struct RestFile {
@@ -188,7 +208,7 @@ impl ResultTruncation<'_> {
         let text = text.and_then(|block| block.text).map(RawValue::get).filter(|raw| raw.starts_with('"'));
         let bytes = text.map_or(raw.len(), json_string::length);
         if self.rest.is_none() && self.room.take(raw, bytes) {
-            self.push(raw);
+            self.blocks.push(Block::Whole(raw.to_owned()));
         } else if self.files == MAX_FILES {
             self.put_aside(raw);
         } else if let Some(text) = text {
@@ -245,14 +265,42 @@ impl ResultTruncation<'_> {
         // Servers repeat it in the content, so that the two do not share one room.
         let mut room = ByteBudget { bytes: self.truncator.limit, values: MAX_VALUES };
         if room.take(raw, raw.len()) {
-            self.field("structuredContent", raw);
-        } else {
-            let place = self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
-            let (bytes, limit) = (raw.len(), self.truncator.limit);
-            self.note(&format!(
-                "[left out: the structured result with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
-            ));
+            return self.field("structuredContent", raw);
         }
+        let place = self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
+        let (bytes, limit) = (raw.len(), self.truncator.limit);
+        let is_bearable = weigh(raw.as_bytes()) <= MAX_VALUES;
+        match is_bearable.then(|| shortened(raw, limit, &place)).flatten() {
+            Some(short) => self.field("structuredContent", &short),
+            None => {
+                self.left_out = Some(format!(
+                    "[left out: the structured result with {bytes} bytes (limits: {limit} bytes, {MAX_VALUES} values); {place}]"
+                ));
+            }
+        }
+    }
+
+    /// Adds a note to the last text, where there is one.
+    fn add_note(&mut self, note: &str) {
+        let of_text = |block: &str| {
+            let mut block: RawObject = serde_json::from_str(block).ok()?;
+            let text: String =
+                block.read("text").filter(|_| block.read::<String>("type").as_deref() == Some("text"))?;
+            block.write("text", &format!("{text}\n{note}"));
+            Some(block.into_raw().get().to_owned())
+        };
+        for block in self.blocks.iter_mut().rev() {
+            match block {
+                Block::Text(text) => return text.extend(["\n", note]),
+                Block::Whole(raw) => {
+                    if let Some(noted) = of_text(raw) {
+                        *raw = noted;
+                        return;
+                    }
+                }
+            }
+        }
+        self.note(note);
     }
 
     fn field(&mut self, name: &str, raw: &str) {
@@ -260,15 +308,7 @@ impl ResultTruncation<'_> {
     }
 
     fn note(&mut self, text: &str) {
-        let block = serde_json::json!({"type": "text", "text": text});
-        self.push(&block.to_string());
-    }
-
-    fn push(&mut self, block: &str) {
-        if !self.blocks.is_empty() {
-            self.blocks.push(',');
-        }
-        self.blocks.push_str(block);
+        self.blocks.push(Block::Text(text.to_owned()));
     }
 
     fn finish(mut self) -> String {
@@ -279,7 +319,15 @@ impl ResultTruncation<'_> {
             };
             self.note(&format!("[left out: {blocks} more blocks with {bytes} bytes; {place}]"));
         }
-        format!("{{{}\"content\":[{}]}}", self.fields, self.blocks)
+        if let Some(note) = self.left_out.take() {
+            self.add_note(&note);
+        }
+        let blocks = self.blocks.into_iter().map(|block| match block {
+            Block::Whole(raw) => raw,
+            Block::Text(text) => serde_json::json!({"type": "text", "text": text}).to_string(),
+        });
+        let blocks: Vec<String> = blocks.collect();
+        format!("{{{}\"content\":[{}]}}", self.fields, blocks.join(","))
     }
 }
 

@@ -1,5 +1,7 @@
 //! `toolcrib connect`: the daemon's tools over MCP, to a client written by hand and to that of the SDK.
 
+mod relay;
+
 use std::{
     collections::BTreeMap,
     io::{BufReader, Write},
@@ -18,6 +20,8 @@ struct Client {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     next: u64,
+    /// News of changed lists that came before answers.
+    changed: usize,
 }
 
 impl Client {
@@ -25,7 +29,7 @@ impl Client {
         let mut command = crib.command(&[&["connect"], arguments].concat());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        let mut client = Self { child, stdin, stdout, next: 0 };
+        let mut client = Self { child, stdin, stdout, next: 0, changed: 0 };
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
         let answer = client.ask("initialize", &params);
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
@@ -53,6 +57,7 @@ impl Client {
                 assert_eq!(answer["id"], id, "{answer}");
                 return answer;
             }
+            self.changed += usize::from(answer["method"] == "notifications/tools/list_changed");
         }
     }
 

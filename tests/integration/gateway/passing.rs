@@ -193,16 +193,52 @@ fn a_client_is_not_asked_what_it_cannot() {
 
 #[test]
 fn a_cancelled_call_takes_the_servers_question_along() {
+    let stubborn = "[servers.stubborn]\ncommand = FIXTURE\nargs = [\"rich\", \"keeps-questions\"]\n";
+    let crib = Crib::new(&format!("{RICH}{stubborn}"));
+    for server in ["old", "new", "stubborn"] {
+        let mut client = Client::new(&crib, false, able(), Some(server));
+        let question = json!({"method": "elicitation/create", "params": {"message": "?"}});
+        let call = json!({"name": "ask", "arguments": question});
+        // More than a client may have open at once.
+        for round in 1..=70 {
+            let id = client.request("tools/call", &call);
+            let asked = client.asked();
+            assert_eq!(asked["method"], "elicitation/create", "{server} {round}: {asked}");
+            client.notify("notifications/cancelled", &json!({"requestId": id}));
+            let given_up = client.notification("notifications/cancelled");
+            assert_eq!(given_up["requestId"], asked["id"], "by the number that the client knows");
+            // Too late, and for nobody.
+            client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}));
+        }
+        assert_eq!(client.text("meta", &json!({})).chars().next(), Some('{'), "the session goes on");
+        // One of the new era waits for nothing while its client is asked.
+        let told = if server == "new" { "0" } else { "70" };
+        assert_eq!(client.text("cancelled", &json!({})), told, "{server}");
+        let id = client.request("tools/call", &call);
+        let asked = client.asked();
+        client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}}));
+        assert!(client.wait(id)["result"].to_string().contains("accept"));
+        assert!(client.unexpected().is_empty(), "{:?}", client.unexpected());
+    }
+}
+
+#[test]
+fn questions_that_are_never_answered_do_not_add_up() {
     let crib = Crib::new(RICH);
-    let mut client = Client::new(&crib, false, able(), Some("old"));
-    let question = json!({"method": "roots/list", "params": {}});
-    let id = client.request("tools/call", &json!({"name": "ask", "arguments": question}));
-    let asked = client.asked();
-    assert_eq!(asked["method"], "roots/list");
-    client.notify("notifications/cancelled", &json!({"requestId": id}));
-    let given_up = client.notification("notifications/cancelled");
-    assert_eq!(given_up["requestId"], asked["id"], "by the number that the client knows");
-    assert_eq!(client.text("meta", &json!({})).chars().next(), Some('{'), "the session goes on");
+    for server in ["old", "new"] {
+        let mut client = Client::new(&crib, true, able(), Some(server));
+        let question = json!({"method": "elicitation/create", "params": {"message": "?"}});
+        let call = json!({"name": "ask", "arguments": question});
+        for _ in 0..70 {
+            assert_eq!(client.ask("tools/call", &call)["resultType"], "input_required");
+        }
+        let asked = client.ask("tools/call", &call);
+        let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+        let mut again = call;
+        again["requestState"] = asked["requestState"].clone();
+        again["inputResponses"] = json!({key: {"action": "accept"}});
+        assert!(client.ask("tools/call", &again).to_string().contains("accept"));
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn tools_are_found_and_called_by_two_tools() {
     assert_eq!(called(&gate, ALL, "fix__say_again", &json!({"text": "hi"})), (false, "hi".to_owned()));
     for (wrong, words) in [
         (json!({"name": "fix__effect", "arguments": {"n": 1}}), "denied by the configuration"),
-        (json!({"name": "fix__none"}), "there is no tool `fix__none`: find one with `search_tools`"),
+        (json!({"name": "fix__none"}), "Unknown tool: fix__none: find one with `search_tools`"),
         (json!({"name": "fix__say_again", "arguments": [1]}), "must be an object"),
         (json!({"name": "fix__say_again", "arguments": {"text": 1}}), "do not fit"),
         (json!({}), "`name` is missing"),
@@ -84,7 +84,7 @@ fn a_search_finds_what_the_token_may_use() {
     assert_eq!(found(&gate, few, "fixture"), ["fix__env", "fix__big"]);
     assert_eq!(found(&gate, few, "time convert zone"), Vec::<String>::new());
     let (is_error, text) = called(&gate, few, "call_tool", &json!({"name": "fix__pid"}));
-    assert!(is_error && text.contains("there is no tool `fix__pid`"), "{text}");
+    assert!(is_error && text.contains("Unknown tool: fix__pid"), "{text}");
     let description = result(&gate, few, "tools/list", json!({}))["tools"][0]["description"].to_string();
     assert!(description.contains("fix (2)") && !description.contains("time"), "{description}");
 }

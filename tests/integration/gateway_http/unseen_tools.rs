@@ -121,7 +121,7 @@ fn the_old_transport_hides_tools_too() {
     stream.until("\"id\":0");
     assert_eq!(post(ALL, &call(1, "pid", &json!({}))), 404, "it is the stream of another token");
     assert_eq!(post(SOME, &call(1, "pid", &json!({}))), 202);
-    assert!(stream.until("\"id\":1").contains("there is no tool `pid`"));
+    assert!(stream.until("\"id\":1").contains("Unknown tool: pid"));
     assert_eq!(post(SOME, &call(2, "echo", &json!({"text": "seen"}))), 202);
     assert!(stream.until("\"id\":2").contains("seen"));
 }

@@ -51,6 +51,8 @@ struct Flags {
     loose: bool,
     /// One more tool, `odd`, whose schema is in this file.
     odd: Option<String>,
+    /// A file of results, each under its method, or `tools/call NAME`: they are given as they are written there.
+    answers: Option<String>,
     /// Has tools that lose its client.
     astray: bool,
     /// Is lost by its client at random.
@@ -97,6 +99,7 @@ pub fn main() {
             "asked" => flags.asked = Some(value.to_owned()),
             "loose" => flags.loose = true,
             "odd" => flags.odd = Some(value.to_owned()),
+            "answers" => flags.answers = Some(value.to_owned()),
             "astray" => flags.astray = true,
             "mayhem" => (flags.astray, flags.mayhem) = (true, true),
             "ttl" => flags.ttl = value.parse().unwrap(),
@@ -106,6 +109,7 @@ pub fn main() {
             "label" => flags.rich_options.label = Some(value.to_owned()),
             "for-client-with" => flags.rich_options.for_client_with = Some(value.to_owned()),
             "no-list-if" => flags.rich_options.no_list_if = Some(value.to_owned()),
+            "keeps-questions" => flags.rich_options.keeps_questions = true,
             "declares-tasks" => flags.rich_options.tasks = true,
             "spawns" => tools::append(value, &std::process::id().to_string()),
             _ => {
@@ -170,6 +174,7 @@ fn serve(flags: &Flags) {
         match method {
             "notifications/cancelled" => tools::cancelled(),
             _ if id.is_null() => {}
+            _ if written(flags, method, &message["params"], id) => {}
             "server/discover" if flags.die_on_discover => exit(1),
             "server/discover" if flags.silent_discover => {}
             "server/discover" if flags.modern => answer(id, discovered()),
@@ -200,6 +205,21 @@ fn answer(id: &Value, mut result: Value) {
     // Required by the new era, ignored by the old one.
     result["resultType"] = json!("complete");
     tools::send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+}
+
+/// Gives the result that is written for a request, if there is one.
+fn written(flags: &Flags, method: &str, params: &Value, id: &Value) -> bool {
+    let Some(file) = &flags.answers else { return false };
+    let text = std::fs::read_to_string(file).unwrap();
+    let results: std::collections::HashMap<String, Box<serde_json::value::RawValue>> =
+        serde_json::from_str(&text).unwrap();
+    let of_tool = params["name"].as_str().map(|name| format!("{method} {name}"));
+    let found = of_tool.and_then(|key| results.get(&key)).or_else(|| results.get(method));
+    if let Some(result) = found {
+        let result = result.get().replace('\n', " ");
+        tools::write_line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"));
+    }
+    found.is_some()
 }
 
 fn initialized(version: &Value) -> Value {

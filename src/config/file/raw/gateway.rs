@@ -14,6 +14,7 @@ use crate::{
         },
     },
     error::Result,
+    tool::MAX_TOOL_NAME,
 };
 
 pub(in crate::config) const GATEWAY: &[&str] = &[
@@ -25,6 +26,7 @@ pub(in crate::config) const GATEWAY: &[&str] = &[
     "tools",
     "read_only",
     "search",
+    "max_name",
     "origins",
     "max_body",
     "idle",
@@ -80,6 +82,7 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
         tools: if table.has("tools") { Some(table.patterns("tools")?) } else { None },
         read_only: table.flag("read_only")?.unwrap_or_default(),
         search: search(table)?,
+        max_name: max_name(table)?.unwrap_or(built_in.max_name),
         origins: origins.into_iter().map(|text| text.value.to_ascii_lowercase()).collect(),
         max_body: table.size("max_body")?.unwrap_or(built_in.max_body),
         idle: table.duration("idle")?.unwrap_or(built_in.idle),
@@ -109,6 +112,18 @@ pub(super) fn read(root: &Section<'_>) -> Result<Option<RawGateway>> {
         oauth: gateway_oauth::read(table)?,
         tls: tls.transpose()?,
     }))
+}
+
+/// Room for a hash and some letters, and no more than model servers accept.
+fn max_name(table: &Section<'_>) -> Result<Option<usize>> {
+    let most = table.number("max_name", 20)?;
+    match most {
+        Some(most) if most > MAX_TOOL_NAME => {
+            let help = "model servers accept no names that are longer than 64 characters";
+            Err(table.key_error("max_name", "is more than 64", Some(help)))
+        }
+        most => Ok(most),
+    }
 }
 
 /// `true`, `false` or "auto".

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     config::{
-        DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy, RetryCalls, Scope,
-        ToolFilter, ToolRenames,
+        ArgumentCheck, DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy,
+        RetryCalls, Scope, ToolFilter, ToolRenames,
         file::{
             node::{Node, Value},
             section::{Section, parse_duration},
@@ -46,6 +46,7 @@ pub(super) const SERVER: &[&str] = &[
     "max_concurrent_calls",
     "tools",
     "result_filter",
+    "check_arguments",
     "retry_calls",
     "restart",
     "eof_grace",
@@ -111,6 +112,7 @@ pub(in crate::config) struct RawServer {
     pub(in crate::config) renames: ToolRenames,
     pub(in crate::config) deny_args: Vec<DenyRule>,
     pub(in crate::config) max_concurrent_calls: Option<NonZeroUsize>,
+    pub(in crate::config) check_arguments: ArgumentCheck,
     pub(in crate::config) retry_calls: RetryCalls,
     pub(in crate::config) restart: RestartPolicy,
     pub(in crate::config) eof_grace: Option<Duration>,
@@ -169,6 +171,11 @@ pub(in crate::config) fn read(
     name: &str,
     node: &Node,
 ) -> Result<RawServer> {
+    const CHECKS: &[(&str, ArgumentCheck)] = &[
+        ("refuse", ArgumentCheck::Refuse),
+        ("convert", ArgumentCheck::Convert),
+        ("off", ArgumentCheck::Off),
+    ];
     const RETRIES: &[(&str, RetryCalls)] = &[
         ("never", RetryCalls::Never),
         ("read-only", RetryCalls::ReadOnly),
@@ -210,6 +217,7 @@ pub(in crate::config) fn read(
         deny_args: deny_args(&table)?,
         named: named(&table, &name)?,
         max_concurrent_calls: table.limit("max_concurrent_calls", &[("unlimited", None)])?.flatten(),
+        check_arguments: table.choice("check_arguments", CHECKS)?.unwrap_or_default(),
         retry_calls: table.choice("retry_calls", RETRIES)?.unwrap_or_default(),
         restart: table
             .table("restart", RESTART)?

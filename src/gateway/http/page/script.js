@@ -89,11 +89,18 @@
   };
   // Why a server is down, or was lost last, and what to do.
   const why = (tr, server) => {
-    const error = server.error ?? server.lost;
-    tr.hidden = !error;
+    const error = server.error ?? server.lost, faults = server.faults ?? [];
+    tr.hidden = !error && !faults.length;
     mark(tr, server.error ? "why down" : "why");
-    if (!error) return;
     const [said, detail, help] = tr.querySelectorAll(".said > span");
+    if (!error) {
+      // What clients would not be able to read in its lists and results.
+      say(said, faults.length ? `${faults.length === 1 ? "1 thing" : `${faults.length} things`} that this server says wrongly:` : "");
+      say(detail, faults.join("\n"));
+      detail.hidden = !faults.length;
+      help.hidden = true;
+      return;
+    }
     const next = server.error && server.next_try_ms !== null ? `; next try in ${time(server.next_try_ms)}` : "";
     say(said, `${server.error ? "" : "lost last: "}${error.text}${next}`);
     say(detail, [...error.causes, ...error.stderr.map((line) => `stderr: ${line}`)].join("\n"));

@@ -1,0 +1,445 @@
+//! The shapes that the protocol gives to items of lists and to results, as tables, and what makes a value of a server fit them:
+//! clients check a list as a whole, so that one odd member of one server would take the items of all servers from them.
+//!
+//! A member that may be missing is left out when it has another shape; an item without a member that it needs is left out
+//! alone. What the tables do not name passes as it is written.
+
+use serde_json::{Map, Value, json};
+
+use super::activity::shown;
+use crate::json_rpc::{self, RawObject};
+
+/// What a member may be.
+#[derive(Debug)]
+pub(super) enum Shape {
+    Any,
+    Text,
+    Bool,
+    Integer,
+    /// A number from 0 to 1.
+    Share,
+    /// A moment as RFC 3339 writes it.
+    Moment,
+    /// One of these texts.
+    Word(&'static [&'static str]),
+    /// Of a list, entries that do not fit are left out.
+    List(&'static Shape),
+    Object(&'static [Member]),
+    /// The JSON Schema of arguments: of an object.
+    Arguments,
+    /// The JSON Schema of a structured result.
+    Output,
+}
+
+/// A member of an object.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: &'static str,
+    shape: Shape,
+    is_needed: bool,
+}
+
+const fn may(name: &'static str, shape: Shape) -> Member {
+    Member { name, shape, is_needed: false }
+}
+
+const fn must(name: &'static str, shape: Shape) -> Member {
+    Member { name, shape, is_needed: true }
+}
+
+/// An object whose members are anybody's.
+const OPEN: Shape = Shape::Object(&[]);
+
+const ICON: Shape = Shape::Object(&[
+    must("src", Shape::Text),
+    may("mimeType", Shape::Text),
+    may("sizes", Shape::List(&Shape::Text)),
+    may("theme", Shape::Word(&["light", "dark"])),
+]);
+const ICONS: Shape = Shape::List(&ICON);
+
+/// Annotations of resources and content.
+const ANNOTATIONS: Shape = Shape::Object(&[
+    may("audience", Shape::List(&Shape::Word(&["user", "assistant"]))),
+    may("priority", Shape::Share),
+    may("lastModified", Shape::Moment),
+]);
+
+pub(super) const TOOL: &[Member] = &[
+    must("name", Shape::Text),
+    may("title", Shape::Text),
+    may("description", Shape::Text),
+    must("inputSchema", Shape::Arguments),
+    may("outputSchema", Shape::Output),
+    may(
+        "annotations",
+        Shape::Object(&[
+            may("title", Shape::Text),
+            may("readOnlyHint", Shape::Bool),
+            may("destructiveHint", Shape::Bool),
+            may("idempotentHint", Shape::Bool),
+            may("openWorldHint", Shape::Bool),
+        ]),
+    ),
+    may(
+        "execution",
+        Shape::Object(&[may("taskSupport", Shape::Word(&["forbidden", "optional", "required"]))]),
+    ),
+    may("icons", ICONS),
+    may("_meta", OPEN),
+];
+
+pub(super) const PROMPT: &[Member] = &[
+    must("name", Shape::Text),
+    may("title", Shape::Text),
+    may("description", Shape::Text),
+    may(
+        "arguments",
+        Shape::List(&Shape::Object(&[
+            must("name", Shape::Text),
+            may("title", Shape::Text),
+            may("description", Shape::Text),
+            may("required", Shape::Bool),
+        ])),
+    ),
+    may("icons", ICONS),
+    may("_meta", OPEN),
+];
+
+pub(super) const RESOURCE: &[Member] = &[
+    must("uri", Shape::Text),
+    must("name", Shape::Text),
+    may("title", Shape::Text),
+    may("description", Shape::Text),
+    may("mimeType", Shape::Text),
+    may("size", Shape::Integer),
+    may("annotations", ANNOTATIONS),
+    may("icons", ICONS),
+    may("_meta", OPEN),
+];
+
+pub(super) const TEMPLATE: &[Member] = &[
+    must("uriTemplate", Shape::Text),
+    must("name", Shape::Text),
+    may("title", Shape::Text),
+    may("description", Shape::Text),
+    may("mimeType", Shape::Text),
+    may("annotations", ANNOTATIONS),
+    may("icons", ICONS),
+    may("_meta", OPEN),
+];
+
+pub(super) const TEXT_BLOCK: &[Member] =
+    &[must("text", Shape::Text), may("annotations", ANNOTATIONS), may("_meta", OPEN)];
+
+/// An image, or audio.
+pub(super) const MEDIA_BLOCK: &[Member] = &[
+    must("data", Shape::Text),
+    must("mimeType", Shape::Text),
+    may("annotations", ANNOTATIONS),
+    may("_meta", OPEN),
+];
+
+pub(super) const RESOURCE_BLOCK: &[Member] =
+    &[must("resource", Shape::Object(CONTENTS)), may("annotations", ANNOTATIONS), may("_meta", OPEN)];
+
+/// What a resource holds. It has `text` or `blob`.
+pub(super) const CONTENTS: &[Member] = &[
+    must("uri", Shape::Text),
+    may("mimeType", Shape::Text),
+    may("text", Shape::Text),
+    may("blob", Shape::Text),
+    may("_meta", OPEN),
+];
+
+pub(super) const TOOL_RESULT: &[Member] =
+    &[may("isError", Shape::Bool), may("structuredContent", Shape::Any), may("_meta", OPEN)];
+
+pub(super) const PROMPT_RESULT: &[Member] = &[may("description", Shape::Text), may("_meta", OPEN)];
+
+/// Any result, and a message of a prompt.
+pub(super) const WITH_META: &[Member] = &[may("_meta", OPEN)];
+
+pub(super) const COMPLETION: &[Member] =
+    &[must("values", Shape::List(&Shape::Text)), may("total", Shape::Integer), may("hasMore", Shape::Bool)];
+
+/// Longest words of a server in a fault.
+const MAX_SHOWN: usize = 60;
+
+/// A member that did not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where, below the item: `icons/0/src`.
+    pub(super) path: String,
+    /// What was wrong, and what was done.
+    pub(super) problem: String,
+}
+
+/// The member whose shape is looked at, and what was wrong so far.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    at: Vec<String>,
+    pub(super) found: Vec<Fault>,
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, problem: impl Into<String>) {
+        self.found.push(Fault { path: self.at.join("/"), problem: problem.into() });
+    }
+
+    /// Looks at what is called `name`.
+    pub(super) fn within<T>(&mut self, name: impl Into<String>, look: impl FnOnce(&mut Self) -> T) -> T {
+        self.at.push(name.into());
+        let looked = look(self);
+        self.at.pop();
+        looked
+    }
+}
+
+/// Makes the members of `object` fit. `false`: it lacks one that it needs, or has it in another shape, and cannot be used.
+pub(super) fn fit(object: &mut RawObject, members: &[Member], faults: &mut Faults) -> bool {
+    for member in members {
+        let Some(raw) = object.get(member.name) else {
+            if member.is_needed {
+                faults.within(member.name, |faults| faults.add("is missing"));
+                return false;
+            }
+            continue;
+        };
+        if matches!(member.shape, Shape::Any) && raw.get() != "null" {
+            continue;
+        }
+        let value: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+        match fitted(member, value, faults) {
+            Fitted::Same(_) => {}
+            Fitted::Changed(value) => object.set(member.name, json_rpc::raw(&value)),
+            Fitted::LeftOut => drop(object.take(member.name)),
+            Fitted::Unusable => return false,
+        }
+    }
+    true
+}
+
+/// What became of a member.
+enum Fitted {
+    Same(Value),
+    Changed(Value),
+    LeftOut,
+    Unusable,
+}
+
+fn fitted(member: &Member, mut value: Value, faults: &mut Faults) -> Fitted {
+    faults.within(member.name, |faults| {
+        let known = faults.found.len();
+        let shown = said(&value);
+        if value.is_null() && !member.is_needed {
+            faults.add("is null: left out");
+            return Fitted::LeftOut;
+        }
+        match (change(&mut value, &member.shape, faults), member.is_needed) {
+            (Change::None, _) => Fitted::Same(value),
+            (Change::Made, _) => Fitted::Changed(value),
+            (Change::Impossible, false) => {
+                faults.found.truncate(known);
+                faults.add(format!("must be {}, not {shown}: left out", wanted(&member.shape)));
+                Fitted::LeftOut
+            }
+            (Change::Impossible, true) => {
+                if faults.found.len() == known {
+                    faults.add(format!("must be {}, not {shown}", wanted(&member.shape)));
+                }
+                Fitted::Unusable
+            }
+        }
+    })
+}
+
+#[derive(PartialEq)]
+enum Change {
+    /// It fits.
+    None,
+    /// It fits now.
+    Made,
+    /// It does not.
+    Impossible,
+}
+
+impl From<bool> for Change {
+    fn from(fits: bool) -> Self {
+        if fits { Self::None } else { Self::Impossible }
+    }
+}
+
+fn change(value: &mut Value, shape: &Shape, faults: &mut Faults) -> Change {
+    match shape {
+        Shape::Any => Change::None,
+        Shape::Text => value.is_string().into(),
+        Shape::Bool => value.is_boolean().into(),
+        Shape::Integer => is_integer(value).into(),
+        Shape::Share => value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)).into(),
+        Shape::Moment => value.as_str().is_some_and(is_moment).into(),
+        Shape::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)).into(),
+        Shape::List(entry) => list(value, entry, faults),
+        Shape::Object(members) => object(value, members, faults),
+        Shape::Arguments => schema(value, faults),
+        // In the new era it may be one of anything.
+        Shape::Output if value.get("type").is_some_and(|kind| kind == "object") => schema(value, faults),
+        Shape::Output => value.is_object().into(),
+    }
+}
+
+/// A whole number, however it is written.
+fn is_integer(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number.fract() == 0.0)
+}
+
+/// `2026-11-25T23:27:05.5Z`, and the like.
+fn is_moment(text: &str) -> bool {
+    let Some(at) = text.rfind(['Z', '+', '-']) else { return false };
+    let (moment, zone) = text.split_at(at);
+    let part = |text: &str, most: u8| text.len() == 2 && text.parse().is_ok_and(|number: u8| number <= most);
+    let is_offset = |zone: &str| {
+        let parts = zone.get(1..).and_then(|zone| zone.split_once(':'));
+        parts.is_some_and(|(hours, minutes)| part(hours, 23) && part(minutes, 59))
+    };
+    (zone == "Z" || is_offset(zone)) && humantime::parse_rfc3339(&format!("{moment}Z")).is_ok()
+}
+
+fn list(value: &mut Value, entry: &Shape, faults: &mut Faults) -> Change {
+    let Value::Array(entries) = value else { return Change::Impossible };
+    let mut made = false;
+    let mut kept = Vec::with_capacity(entries.len());
+    for (place, mut one) in std::mem::take(entries).into_iter().enumerate() {
+        let fits = faults.within(place.to_string(), |faults| {
+            let (known, shown) = (faults.found.len(), said(&one));
+            let change = change(&mut one, entry, faults);
+            made |= change != Change::None;
+            if change == Change::Impossible && faults.found.len() == known {
+                faults.add(format!("must be {}, not {shown}: left out", wanted(entry)));
+            }
+            change != Change::Impossible
+        });
+        if fits {
+            kept.push(one);
+        }
+    }
+    *entries = kept;
+    if made { Change::Made } else { Change::None }
+}
+
+fn object(value: &mut Value, members: &[Member], faults: &mut Faults) -> Change {
+    let mut made = false;
+    // So PHP writes an object without members.
+    if value.as_array().is_some_and(Vec::is_empty) {
+        *value = Value::Object(Map::new());
+        made = true;
+    }
+    let Value::Object(object) = value else { return Change::Impossible };
+    for member in members {
+        let Some(value) = object.get_mut(member.name) else {
+            if member.is_needed {
+                faults.within(member.name, |faults| faults.add("is missing: left out with what needs it"));
+                return Change::Impossible;
+            }
+            continue;
+        };
+        match fitted(member, std::mem::take(value), faults) {
+            // It was taken out, and cannot be the same without being put back.
+            Fitted::Same(same) => *value = same,
+            Fitted::Changed(changed) => (*value, made) = (changed, true),
+            Fitted::LeftOut => {
+                object.shift_remove(member.name);
+                made = true;
+            }
+            Fitted::Unusable => return Change::Impossible,
+        }
+    }
+    if made { Change::Made } else { Change::None }
+}
+
+/// A schema says that it is one of an object, and what it says of members is of the right shape.
+fn schema(value: &mut Value, faults: &mut Faults) -> Change {
+    let mut made = false;
+    match value {
+        Value::Object(_) => {}
+        // No arguments, as PHP and others write it; or any, as a schema may.
+        Value::Array(empty) if empty.is_empty() => (*value, made) = (json!({}), true),
+        Value::Bool(true) => (*value, made) = (json!({}), true),
+        _ => return Change::Impossible,
+    }
+    let Value::Object(schema) = value else { return Change::Impossible };
+    if schema.get("type").is_none_or(|kind| kind != "object") {
+        let was = schema.get("type").map_or("is missing".to_owned(), |kind| format!("was {}", said(kind)));
+        faults.within("type", |faults| faults.add(format!("{was}: \"object\" is shown")));
+        // In its place, or the first one.
+        match schema.get_mut("type") {
+            Some(kind) => *kind = "object".into(),
+            None => drop(schema.shift_insert(0, "type".to_owned(), "object".into())),
+        }
+        made = true;
+    }
+    match schema.get_mut("properties") {
+        None => {}
+        Some(Value::Object(properties)) => {
+            for (name, property) in properties.iter_mut().filter(|(_, property)| !property.is_object()) {
+                let shown = said(property);
+                // `true` takes anything, and `false` nothing. Others are no schemas.
+                *property = if *property == Value::Bool(false) { json!({"not": {}}) } else { json!({}) };
+                made = true;
+                faults.within(format!("properties/{name}"), |faults| {
+                    faults.add(format!("must be an object, not {shown}: {property} is shown"));
+                });
+            }
+        }
+        Some(other) => {
+            if !other.as_array().is_some_and(Vec::is_empty) {
+                let shown = said(other);
+                let problem = format!("must be an object, not {shown}: left out");
+                faults.within("properties", |faults| faults.add(problem));
+            }
+            schema.shift_remove("properties");
+            made = true;
+        }
+    }
+    match schema.get_mut("required").map(|required| fitted(&REQUIRED, std::mem::take(required), faults)) {
+        None => {}
+        Some(Fitted::Same(same)) => drop(schema.insert("required".to_owned(), same)),
+        Some(Fitted::Changed(changed)) => {
+            schema.insert("required".to_owned(), changed);
+            made = true;
+        }
+        Some(Fitted::LeftOut | Fitted::Unusable) => {
+            schema.shift_remove("required");
+            made = true;
+        }
+    }
+    if made { Change::Made } else { Change::None }
+}
+
+const REQUIRED: Member = may("required", Shape::List(&Shape::Text));
+
+/// A value of a server, in a few words.
+fn said(value: &Value) -> String {
+    match value {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        other => shown(&other.to_string(), MAX_SHOWN),
+    }
+}
+
+fn wanted(shape: &Shape) -> String {
+    match shape {
+        Shape::Any => "a value".to_owned(),
+        Shape::Text => "a text".to_owned(),
+        Shape::Bool => "true or false".to_owned(),
+        Shape::Integer => "a whole number".to_owned(),
+        Shape::Share => "a number from 0 to 1".to_owned(),
+        Shape::Moment => "a moment such as 2026-01-31T12:00:00Z".to_owned(),
+        Shape::Word(words) => format!("one of {}", words.join(", ")),
+        Shape::List(_) => "a list".to_owned(),
+        Shape::Object(_) | Shape::Arguments | Shape::Output => "an object".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! `toolcrib connect` when its daemon is killed: the client goes on with the next one.
+
+use serde_json::json;
+
+use super::{Client, Crib, FIXTURE, frame};
+use crate::support::{signal, wait_for};
+
+#[test]
+fn a_client_outlives_a_killed_daemon() {
+    let crib = Crib::new(FIXTURE);
+    let mut client = Client::new(&crib, &[]);
+    client.ask("logging/setLevel", &json!({"level": "error"}));
+    for round in 0..2 {
+        let before = crib.pid();
+        let open = client.request("tools/call", &json!({"name": "fix__sleep", "arguments": {"ms": 600_000}}));
+        crib.await_server("fix", |row| row["in_flight"] == 1);
+        signal("KILL", before);
+        // What was under way, and perhaps what is new, before it.
+        let told = loop {
+            let message = frame(&mut client.stdout);
+            if message.get("method").is_none() {
+                break message;
+            }
+        };
+        assert_eq!(
+            (&told["id"], &told["error"]["data"]["code"]),
+            (&json!(open), &json!("session_lost")),
+            "{told}"
+        );
+        assert!(told["error"]["message"].as_str().unwrap().contains("outcome unknown"), "{told}");
+        // The next call is served, by the next daemon.
+        let answer = client.call("fix__echo", &json!({"text": format!("round {round}")}));
+        assert_eq!(answer["result"]["content"][0]["text"], format!("round {round}"), "{answer}");
+        assert!(client.changed > round, "lists may have changed");
+        assert_ne!(crib.pid(), before);
+    }
+    drop(client.stdin.take());
+    assert!(client.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_client_between_calls_does_not_notice_a_kill() {
+    let crib = Crib::new(FIXTURE);
+    let mut client = Client::new(&crib, &["fix"]);
+    let before = crib.pid();
+    signal("KILL", before);
+    // Only then are all its files closed; who has to reap it may not do so.
+    wait_for("the end of the daemon", || {
+        std::fs::read_to_string(format!("/proc/{before}/stat")).map_or(true, |stat| stat.contains(") Z "))
+    });
+    assert_eq!(client.call("echo", &json!({"text": "on"}))["result"]["content"][0]["text"], "on");
+}
