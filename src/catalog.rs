@@ -296,8 +296,11 @@ pub(crate) fn select<'a>(
 /// long. The hash depends on the names alone, so that the name stays the same in every run.
 pub(crate) fn visible_name(server: &ServerName, tool: &str, taken: impl Fn(&str) -> bool) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
-    let plain: String = format!("{server}__{tool}").chars().map(legal).collect();
-    if plain.len() <= MAX_VISIBLE && !taken(&plain) {
+    // A name of another script, or of pictures, would be nothing but underscores.
+    let readable = tool.chars().any(|c| c.is_ascii_alphanumeric());
+    let own = if readable { tool } else { "tool" };
+    let plain: String = format!("{server}__{own}").chars().map(legal).collect();
+    if readable && plain.len() <= MAX_VISIBLE && !taken(&plain) {
         return plain;
     }
     let mut digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());
@@ -334,6 +337,21 @@ mod tests {
 
     fn server(name: &str) -> ServerName {
         ServerName::new(name).unwrap()
+    }
+
+    #[test]
+    fn names_of_other_scripts_are_callable_and_unique() {
+        let names: Vec<String> =
+            ["\u{8bfb}\u{53d6}", "\u{5199}\u{5165}", "\u{1f50d}", "\u{0447}", "__", "caf\u{e9}"]
+                .map(|tool| visible_name(&server("s"), tool, |_| false))
+                .to_vec();
+        let mut unique = names.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), names.len(), "{names:?}");
+        assert!(names[..5].iter().all(|name| name.starts_with("s__tool_")), "{names:?}");
+        assert_eq!(names[5], "s__caf_");
+        assert!(names.iter().all(|name| name.len() <= MAX_VISIBLE), "{names:?}");
     }
 
     fn tool(name: &str) -> Tool {
