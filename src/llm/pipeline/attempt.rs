@@ -281,7 +281,8 @@ impl ClientState {
         call.context.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
-                let answer = script.answer(call.request).await?;
+                let mut answer = script.answer(call.request).await?;
+                answer.settle_thoughts();
                 call.context.observer.whole(&answer);
                 Ok(answer)
             }
