@@ -63,7 +63,7 @@ async fn max_counts_every_request_whatever_fails() {
         assert!(took < Duration::from_secs(20), "{name}: {took:?}");
     }
     let (exit, told, took) = ask(&Bench::new(FAST), "http://127.0.0.1:1/v1");
-    assert!(exit != 0 && told.contains("connection refused") && told.contains("--base-url"), "{told}");
+    assert!(exit != 0 && told.contains("connection refused"), "{told}");
     assert!(told.contains("3 attempts") && took < Duration::from_secs(20), "{took:?} {told}");
 }
 
@@ -133,11 +133,13 @@ async fn thoughts_are_no_part_of_an_answer() {
                 stream(&format!("{}data: {end}\n\ndata: [DONE]\n\n", piece(&sent)))
             });
             let bench = Bench::new(&format!("[llm]\nstream = {streamed}\n"));
-            bench.file("t.jsonl", r#"{"id": "q", "input": "2+2?", "target": "4", "score": "exact"}"#);
+            bench.file("t.jsonl", r#"{"id": "q", "input": "2+2?", "target": "4"}"#);
             let output = bench.run(&[
                 "run",
                 "t.jsonl",
                 "--fresh",
+                "--score",
+                "exact",
                 "--out",
                 "runs",
                 "--base-url",
@@ -197,13 +199,8 @@ async fn an_error_in_a_good_status_is_the_endpoints_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_key_or_path_says_what_to_do() {
+async fn addresses_of_options_and_variables_are_told() {
     let bench = Bench::new("");
-    let (_, told, _) = ask(&bench, &Model::serving(|_| Reply::error(401, "no key")).url);
-    assert!(told.contains("no key was sent"), "{told}");
-    let page = Model::serving(|_| Reply::text(404, "<html><title>Not here</title></html>"));
-    let (_, told, _) = ask(&bench, page.url.trim_end_matches("/v1"));
-    assert!(told.contains("/v1") && told.contains("titled `Not here`"), "{told}");
     let (exit, told, _) = ask(&bench, "127.0.0.1:1/v1");
     assert!(exit == 2 && told.contains("--base-url") && !told.contains("[llm]"), "{told}");
     let model = Model::new([say("hi")]);
@@ -265,9 +262,4 @@ async fn schemas_in_requests_are_objects_with_plain_names() {
     assert!(told.iter().any(|message| message.contains("it has its own name")), "{told:?}");
     // The model sees its call as it made it.
     assert!(!requests[1]["messages"].to_string().contains("$filter"), "{}", requests[1]["messages"]);
-
-    let refused =
-        Model::new([json!({"error": {"message": "Invalid schema for function 'odd__union'", "code": 400}})]);
-    let (_, told, _) = ask(&bench, &refused.url);
-    assert!(told.contains("deny") && told.contains("`odd__union`"), "{told}");
 }
