@@ -367,8 +367,11 @@ pub(crate) fn visible_name(
     taken: impl Fn(&str) -> bool,
 ) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
-    let plain: String = format!("{server}__{tool}").chars().map(legal).collect();
-    if plain.len() <= most && !taken(&plain) {
+    // A name of another script, or of pictures, would be nothing but underscores.
+    let readable = tool.chars().any(|c| c.is_ascii_alphanumeric());
+    let own = if readable { tool } else { "tool" };
+    let plain: String = format!("{server}__{own}").chars().map(legal).collect();
+    if readable && plain.len() <= most && !taken(&plain) {
         return plain;
     }
     let mut digest = Sha256::digest(format!("{server}\0{tool}").as_bytes());

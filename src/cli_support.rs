@@ -40,6 +40,11 @@ pub fn is_unseen(letter: char) -> bool {
     crate::tool::is_unseen(letter)
 }
 
+/// Scheme, host and port of an address: what can be shown without showing a secret.
+pub fn origin_of(url: &str) -> String {
+    crate::config::origin_of(url)
+}
+
 /// An entry of a client's file without the values that may be secret, to be shown.
 pub fn without_secrets(entry: serde_json::Value) -> serde_json::Value {
     crate::config::without_secrets(entry)

@@ -73,6 +73,7 @@ pub use values::gateway::*;
 pub use values::http::{HttpConfig, HttpVersion};
 pub use values::jobs::StartJobs;
 pub use values::judge::JudgeConfig;
+pub use values::model_flags::{AskedModel, ModelFlags};
 pub use values::models::{Order, Strategy};
 pub use values::named::NamedTools;
 pub use values::oauth::{OauthConfig, OauthGrant};
@@ -122,6 +123,8 @@ pub struct Config {
     pub llm: Option<Result<LlmConfig, Arc<Error>>>,
     /// The clients and strategies of `[llm]` by name, or why one cannot be used.
     pub models: IndexMap<String, Result<LlmConfig, Arc<Error>>>,
+    /// The tables of `[llm]`, for what a command line adds to them.
+    pub(crate) drafts: values::model_flags::ModelDrafts,
     /// Defaults of agents.
     pub agent: AgentConfig,
     /// The model that judges answers.
@@ -165,6 +168,7 @@ impl Default for Config {
             http: HttpConfig::default(),
             llm: None,
             models: IndexMap::new(),
+            drafts: values::model_flags::ModelDrafts::default(),
             agent: AgentConfig::default(),
             judge: JudgeConfig::default(),
             extract: None,
@@ -344,6 +348,8 @@ pub struct LlmConfig {
     pub strategy: Option<Arc<Strategy>>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
+    /// What says `base_url`, where it is not the table: an option of a command or a variable.
+    pub base_url_from: Option<String>,
     /// What the endpoint speaks.
     pub api: LlmApi,
     /// The model's name, or `script:FILE`.
@@ -412,6 +418,7 @@ impl LlmConfig {
             overridden_in: Vec::new(),
             strategy: None,
             base_url,
+            base_url_from: None,
             api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
@@ -443,6 +450,11 @@ impl LlmConfig {
 }
 
 impl LlmConfig {
+    /// What says where it is, as messages name it: `base_url in [llm]`, or an option.
+    pub(crate) fn address_place(&self) -> String {
+        self.base_url_from.clone().unwrap_or_else(|| format!("base_url in {}", self.table()))
+    }
+
     /// The table that it is written in, as messages name it.
     pub(crate) fn table(&self) -> String {
         let table = match self.name.as_deref() {

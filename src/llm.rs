@@ -57,6 +57,7 @@ pub use detect::{DETECT_PORTS, detect};
 #[cfg(feature = "nats")]
 pub(crate) use endpoint_limits::{EndpointLimits, LimitedEndpoint};
 pub use message::{Message, Thinking};
+pub(crate) use message::{callable, is_object};
 pub use pipeline::trouble::ModelTrouble;
 pub use request::{ChatAnswer, ChatRequest, ChatTimings, ToolMode, ToolSpec};
 pub use stats::LlmStats;

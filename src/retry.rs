@@ -30,13 +30,13 @@ pub(crate) use attempts::{AttemptContext, Failure, FailureWeight, Retry, StopRea
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// Attempts in all, the first included. From the sixth on, a request gives up earlier if its failures cannot be
-    /// the endpoint's: where so few other requests fail that so many in a row are unlikelier than 1 in 100,000.
-    /// Attempts that an outage of the endpoint took do not count.
+    /// Attempts in all, the first included: every request that is sent counts, whatever the cause. From the sixth on,
+    /// a request gives up earlier if its failures cannot be the endpoint's: where so few other requests fail that so
+    /// many in a row are unlikelier than 1 in 100,000.
     pub max_attempts: u32,
-    /// Greatest wait between attempts while the endpoint answers other requests: a tenth of it before the second
-    /// attempt, doubling, each drawn from 0 up to it. While it answers no request, waits quadruple from the fourth
-    /// attempt on, up to eight times `base` and at most `cap`, and are drawn from half to the whole.
+    /// Greatest wait before the second attempt. While the endpoint answers other requests, and where it never answered
+    /// any, waits double up to ten times `base`, each drawn from 0 up to it. While it is down, they quadruple from the
+    /// fourth attempt on, up to `cap` (eighty times `base` where it answers with 500), and are drawn from half to the whole.
     pub base: Duration,
     /// Greatest wait: see `base` and [`RetryPolicy::probes`].
     pub cap: Duration,
@@ -46,7 +46,7 @@ pub struct RetryPolicy {
     pub total: Duration,
     /// Greatest `Retry-After` that is waited for; a longer one fails at once.
     pub retry_after_max: Duration,
-    /// How long one request waits for an endpoint that is down, all its pauses together.
+    /// How long one request waits for an endpoint that is down, from its first failure on.
     pub outage: Duration,
     /// How often an answer that was cut at `max_tokens` (then with twice as many) or that went round in circles is
     /// asked for again, at once. The last one is returned as it is.
@@ -64,27 +64,29 @@ impl RetryPolicy {
     const SHORTEST: Duration = Duration::from_millis(10);
     /// Before so many attempts no request is given up for failing where others do not.
     const FEWEST: u32 = 6;
+    /// While an endpoint is not known to be down, waits grow up to so many times `base`.
+    const GROWTH: u32 = 10;
     /// So unlikely is it at most that such a request was merely unlucky.
     const UNLUCKY: f64 = 1e-5;
     /// A year: far beyond any use, far below what arithmetic with times cannot hold.
     const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
-    /// For a person who waits: 3 attempts, 0.05 s to 0.5 s between them.
+    /// For a person who waits: 3 attempts, up to 0.05 s and 0.1 s between them.
     pub fn fast() -> Self {
         Self {
             max_attempts: 3,
-            base: Duration::from_millis(500),
+            base: Duration::from_millis(50),
             cap: Duration::from_secs(8),
             outage: Duration::from_secs(10),
             ..Self::agent()
         }
     }
 
-    /// The default: 6 to 12 attempts, 0.1 s to 1 s between them, up to 8 s while nobody is answered, 10 minutes in all.
+    /// The default: 6 to 12 attempts, 0.1 s to 1 s between them, up to 30 s while the endpoint is down, 10 minutes in all.
     pub fn agent() -> Self {
         Self {
             max_attempts: 12,
-            base: Duration::from_secs(1),
+            base: Duration::from_millis(100),
             cap: Duration::from_secs(30),
             flat: false,
             total: Duration::from_secs(600),
@@ -109,11 +111,11 @@ impl RetryPolicy {
         }
     }
 
-    /// First and greatest pause before one request probes an endpoint that is down for all: a fifth of `base`, doubling
-    /// up to a sixth of `cap`.
+    /// First and greatest pause before one request probes an endpoint that is down for all: twice `base`, doubling up to
+    /// a sixth of `cap`.
     pub fn probes(&self) -> (Duration, Duration) {
         let cap = (self.cap / 6).max(Self::SHORTEST);
-        ((self.base / 5).clamp(Self::SHORTEST, cap), cap)
+        (self.base.saturating_mul(2).clamp(Self::SHORTEST, cap), cap)
     }
 
     /// What to do after a failed attempt, `elapsed` after the first began, when the server named `hint`. `random` gives
@@ -139,32 +141,39 @@ impl RetryPolicy {
         if elapsed.saturating_add(wait) > self.total {
             return Decision::GiveUp(GiveUp::Total { wait, limit: self.total });
         }
+        if failed.down.is_some_and(|down| down.saturating_add(wait) > self.outage) {
+            return Decision::GiveUp(GiveUp::Outage { waited: failed.down.unwrap_or_default() });
+        }
         Decision::Wait(wait)
     }
 
     /// Whether a request has failed often enough.
     fn gives_up(&self, failed: &FailureRecord) -> Option<GiveUp> {
-        if failed.counted >= f64::from(self.max_attempts) {
+        if failed.attempts >= self.max_attempts {
             return Some(GiveUp::Attempts(failed.attempts));
         }
-        let others_succeed = failed.failing.powf(failed.counted) <= Self::UNLUCKY;
-        let gives_up = failed.counted >= f64::from(Self::FEWEST) && others_succeed;
-        gives_up.then_some(GiveUp::OnlyThis(failed.attempts))
+        let others_succeed = failed.failing.powf(f64::from(failed.attempts)) <= Self::UNLUCKY;
+        (failed.attempts >= Self::FEWEST && others_succeed).then_some(GiveUp::OnlyThis(failed.attempts))
     }
 
     fn own_wait(&self, failed: &FailureRecord, random: &mut dyn FnMut() -> f64) -> Duration {
         if self.flat {
             return self.base;
         }
-        // An endpoint that answers no request is asked less and less often from the fourth attempt on.
-        let fewer = if failed.answering { 0 } else { failed.attempts.saturating_sub(3) };
-        let exponent = failed.attempts.saturating_sub(1).saturating_add(fewer);
-        let doubled = (self.base / 10).saturating_mul(2_u32.saturating_pow(exponent));
-        let doubled = doubled.min(self.cap).min(Self::LONGEST);
-        if failed.answering {
-            doubled.min(self.base).mul_f64(random())
-        } else {
-            doubled.min(self.base.saturating_mul(8)).mul_f64(f64::midpoint(1.0, random()))
+        // An endpoint that is down is asked less and less often from the fourth attempt on.
+        let is_down = matches!(failed.endpoint, EndpointState::Down | EndpointState::Failing);
+        let fewer = if is_down { failed.waits.saturating_sub(3) } else { 0 };
+        let exponent = failed.waits.saturating_sub(1).saturating_add(fewer);
+        let doubled =
+            self.base.saturating_mul(2_u32.saturating_pow(exponent)).min(self.cap).min(Self::LONGEST);
+        let short = doubled.min(self.base.saturating_mul(Self::GROWTH));
+        match failed.endpoint {
+            EndpointState::Answering => short.mul_f64(random()),
+            EndpointState::Silent => short.mul_f64(f64::midpoint(1.0, random())),
+            EndpointState::Failing => {
+                doubled.min(self.base.saturating_mul(8 * Self::GROWTH)).mul_f64(f64::midpoint(1.0, random()))
+            }
+            EndpointState::Down => doubled.mul_f64(f64::midpoint(1.0, random())),
         }
     }
 }
@@ -178,14 +187,29 @@ impl Default for RetryPolicy {
 /// The failures of one request so far, and what those of others at the same endpoint say of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FailureRecord {
-    /// Failed attempts, each of which doubles the next wait.
+    /// Requests that were sent for it.
     pub attempts: u32,
-    /// How many of them count against the request.
-    pub counted: f64,
+    /// Those of them that were followed by a wait, each of which doubles the next one.
+    pub waits: u32,
     /// The share of requests whose first attempt fails at this endpoint, 0 to 1.
     pub failing: f64,
-    /// Whether the endpoint answers others meanwhile.
-    pub answering: bool,
+    /// What the endpoint does meanwhile.
+    pub endpoint: EndpointState,
+    /// How long the request has met failures, if the last one was a sign that the endpoint is down.
+    pub down: Option<Duration>,
+}
+
+/// What an endpoint does while a request fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndpointState {
+    /// It answers others, as far as is known.
+    Answering,
+    /// It answers nobody.
+    Down,
+    /// It answers nobody, but with errors of its own: it lives.
+    Failing,
+    /// It never answered anybody: the address may be wrong.
+    Silent,
 }
 
 /// What to do after a failed attempt.

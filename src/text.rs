@@ -1,8 +1,10 @@
-//! Counts, durations and lines in words, for people; hashes as short names.
+//! Counts, durations and lines in words, for people; hashes as short names; the thoughts in a model's text.
 
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+
+pub(crate) mod thoughts;
 
 /// The first 128 bits of a hash.
 pub(crate) fn short_hash(hash: Sha256) -> u128 {

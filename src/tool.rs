@@ -384,13 +384,6 @@ impl ToolCall {
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         Self { id: id.into(), name: name.into(), arguments: arguments.into() }
     }
-
-    /// The call as the OpenAI chat API writes it.
-    pub(crate) fn to_json(&self) -> Value {
-        // Some servers parse the arguments of earlier calls and refuse an empty string.
-        let arguments = if self.arguments.trim().is_empty() { "{}" } else { &self.arguments };
-        json!({"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}})
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::{
     llm::{ChatRequest, Message, ToolMode},
     score,
     task::{FailureReason, Input},
+    text::thoughts,
 };
 
 /// How often the model is asked for its answer, as long as all of the conversation is there to answer from.
@@ -52,11 +53,12 @@ impl TurnLoop<'_> {
     /// `said` as an answer, if it is one.
     fn answer(&self, said: String) -> Option<TaskEnd> {
         let xml = self.agent.config.tool_protocol == ToolProtocol::Xml;
+        let answered = if xml { thoughts::split(&said).answer } else { said.clone() };
         let answer = match self.agent.config.answer {
             // A call that was only thought of is no part of the answer.
             AnswerForm::Text if xml && xml::mark(&said).is_some() => Some(xml::without_thoughts(&said)),
-            AnswerForm::Text => Some(said.clone()),
-            AnswerForm::Boxed => boxed_answer::last(&said),
+            AnswerForm::Text => Some(answered),
+            AnswerForm::Boxed => boxed_answer::last(&answered),
         };
         let no_answer = |text: &String| text.trim().is_empty() || (xml && xml::mark(text).is_some());
         let answer = answer.filter(|text| !no_answer(text))?;

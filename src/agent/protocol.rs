@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::ToolProtocol,
-    llm::{ChatAnswer, Message, Thinking},
+    llm::{ChatAnswer, Message, Thinking, callable, is_object},
     task::Finish,
     tool::ToolCall,
 };
@@ -55,7 +55,13 @@ pub(super) struct ModelAnswer {
 
 /// Reads an answer to a request with tools on offer, or none. Calls in the text are numbered from `calls` on.
 pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, calls: usize) -> ModelAnswer {
-    let ChatAnswer { content, finish, tool_calls, thinking, .. } = answer;
+    let ChatAnswer { content, reasoning, finish, tool_calls, mut thinking, .. } = answer;
+    thinking.text = reasoning;
+    let content = match protocol {
+        ToolProtocol::Native => content,
+        // Its calls are part of the text, and it sees its own thoughts again as it wrote them.
+        ToolProtocol::Xml => thinking.written.clone().unwrap_or(content),
+    };
     let cut = finish == Finish::Length;
     let calls: Vec<RequestedCall> = match protocol {
         ToolProtocol::Native => tool_calls.into_iter().map(|call| native(call, cut)).collect(),
@@ -74,7 +80,11 @@ pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, call
     let unread = match protocol {
         _ if !calls.is_empty() => None,
         ToolProtocol::Native if !tools => None,
-        ToolProtocol::Native => UNREAD_CALLS.into_iter().find(|mark| content.contains(mark)),
+        ToolProtocol::Native => {
+            // Some models end their thoughts with the call.
+            let thought = thinking.text.as_deref().filter(|_| content.trim().is_empty()).unwrap_or_default();
+            UNREAD_CALLS.into_iter().find(|mark| content.contains(mark) || thought.contains(mark))
+        }
         ToolProtocol::Xml => xml::leftover(&content),
     };
     ModelAnswer { content, calls, finish, thinking, unread }
@@ -96,7 +106,9 @@ impl ModelAnswer {
         if protocol == ToolProtocol::Native {
             let calls = self.calls.iter().enumerate().map(|(index, call)| match corrected(index) {
                 Some(ready) => ToolCall::new(&call.id, &ready.entry.visible_name, arguments(ready)),
-                None => ToolCall::new(&call.id, &call.tool, &call.arguments),
+                // What cannot be read stands in the result.
+                None if !is_object(&call.arguments) => ToolCall::new(&call.id, callable(&call.tool), "{}"),
+                None => ToolCall::new(&call.id, callable(&call.tool), &call.arguments),
             });
             let (content, thinking) = (self.content.clone(), self.thinking.clone());
             return Message::Assistant { content, tool_calls: calls.collect(), thinking };

@@ -74,7 +74,15 @@ impl ReportBuilder {
     }
 
     pub(super) fn transcript(&mut self, messages: &[Message]) {
-        self.report.transcript = messages.iter().map(Message::to_json).collect();
+        let written = |message: &Message| {
+            let mut json = message.to_json();
+            // For readers of the run; a model is not sent what it thought.
+            if let Some(reasoning) = message.reasoning() {
+                json["reasoning_content"] = reasoning.into();
+            }
+            json
+        };
+        self.report.transcript = messages.iter().map(written).collect();
     }
 
     /// The tools that the model was offered with its requests, as JSON.

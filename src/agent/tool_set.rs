@@ -13,12 +13,15 @@ use crate::{
     catalog::{self, CatalogEntry, ToolCatalog},
     config::{AgentConfig, Aliases, Fallback, FallbackWhen},
     error::{Error, Result, nearest},
-    llm::ToolSpec,
+    llm::{ToolSpec, is_object},
     tool::ExactNumbers,
 };
 
 /// The most names in the error for an unknown tool.
 const NAMES_SHOWN: usize = 50;
+
+/// The most characters of arguments that a result repeats.
+const MOST_WRITTEN: usize = 2000;
 
 /// A call that may be run.
 pub(super) struct CheckedCall {
@@ -122,23 +125,25 @@ impl ToolSet {
 
     /// A call that can be run, or the error message for the model.
     pub(super) fn check(&self, call: &RequestedCall, config: &AgentConfig) -> Result<CheckedCall, String> {
-        let (entry, mut corrections) = self.find(call, config)?;
+        let (entry, mut corrections) =
+            self.find(call, config).map_err(|text| with_written(text, &call.arguments))?;
         if call.cut {
-            return Err(format!(
+            let text = format!(
                 "error: the answer was cut at the limit of tokens, so the arguments of `{}` may be incomplete; \
                  nothing was run. Call it again, with shorter arguments.",
                 call.tool
-            ));
+            );
+            return Err(with_written(text, &call.arguments));
         }
         let text = if call.arguments.trim().is_empty() { "{}" } else { &call.arguments };
-        let (value, form) = correction::parse(text, config.correct_calls)
-            .map_err(|error| format!("error: the arguments are not JSON: {error}; nothing was run"))?;
+        let (value, form) = correction::parse(text, config.correct_calls).map_err(|error| {
+            let text = format!("error: the arguments are not JSON: {error}; nothing was run.");
+            with_written(text, &call.arguments)
+        })?;
         corrections.extend(form);
         let Value::Object(arguments) = value else {
-            let found = shown(&value.to_string());
-            return Err(format!(
-                "error: the arguments must be a JSON object, found `{found}`; nothing was run"
-            ));
+            let text = "error: the arguments must be a JSON object; nothing was run.".to_owned();
+            return Err(with_written(text, &call.arguments));
         };
         let path = entry.path();
         let rule = config.fallbacks.iter().find(|rule| rule.replaces(&path, &arguments));
@@ -286,8 +291,14 @@ fn mismatch_text(error: &Error) -> String {
     text
 }
 
-fn shown(text: &str) -> String {
-    text.chars().take(100).collect()
+/// `text` with arguments that are no object: the conversation has `{}` in their place.
+fn with_written(text: String, arguments: &str) -> String {
+    if is_object(arguments) || arguments.trim().is_empty() {
+        return text;
+    }
+    let shown: String = arguments.chars().take(MOST_WRITTEN).collect();
+    let cut = if shown.len() < arguments.len() { " (cut)" } else { "" };
+    format!("{text} The arguments as they were written{cut}: {shown}")
 }
 
 fn spec(entry: &CatalogEntry) -> ToolSpec {

@@ -379,6 +379,10 @@ impl TurnLoop<'_> {
             Finish::ContentFilter => {
                 (FailureReason::ContentFilter, "the model's server held the answer back")
             }
+            _ if said.thinking.text.is_some() => (
+                FailureReason::EmptyAnswer,
+                "the model's answer is empty: it thought and said nothing (its thoughts are in the transcript)",
+            ),
             _ => (FailureReason::EmptyAnswer, "the model's answer is empty"),
         };
         Some((reason, why.to_owned()))

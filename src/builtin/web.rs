@@ -23,7 +23,7 @@ where
 {
     let policy = RetryPolicy {
         max_attempts: 3,
-        base: Duration::from_millis(500),
+        base: Duration::from_millis(50),
         cap: Duration::from_secs(4),
         total: Duration::from_secs(45),
         retry_after_max: Duration::from_secs(10),

@@ -104,7 +104,7 @@ fn all_keys_of_the_model_are_read() {
     assert_eq!((llm.base_url.as_deref(), llm.model.as_str()), (Some("http://host:1/v1"), "m"));
     assert_eq!((llm.api_keys, llm.max_in_flight), (vec!["set-value".to_owned()], None));
     assert_eq!((llm.temperature, llm.retry.max_attempts), (Some(0.0), 2));
-    assert_eq!((llm.retry.base, llm.retry.cap), (Duration::from_millis(500), Duration::from_secs(8)));
+    assert_eq!((llm.retry.base, llm.retry.cap), (Duration::from_millis(50), Duration::from_secs(8)));
     assert_eq!(
         serde_json::Value::Object(llm.extra_body),
         serde_json::json!({"top_k": 20, "nested": {"on": true}})

@@ -6,6 +6,7 @@ pub(super) mod gateway;
 pub(super) mod http;
 pub(super) mod jobs;
 pub(super) mod judge;
+pub(super) mod model_flags;
 pub(super) mod models;
 pub(super) mod named;
 pub(super) mod oauth;

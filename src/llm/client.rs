@@ -295,7 +295,12 @@ impl LlmClient {
             content: decoded.content,
             reasoning: decoded.reasoning,
             tool_calls: decoded.tool_calls,
-            thinking: Thinking { client: self.inner.name.clone(), blocks: decoded.thinking },
+            thinking: Thinking {
+                client: self.inner.name.clone(),
+                blocks: decoded.thinking,
+                written: decoded.written,
+                text: None,
+            },
             finish: decoded.finish,
             usage: decoded.usage,
             price: self.inner.price,

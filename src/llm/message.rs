@@ -1,5 +1,7 @@
 //! The messages of a conversation, and their form in the OpenAI chat API.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -39,17 +41,23 @@ pub struct Thinking {
     pub(super) client: Option<String>,
     /// The blocks, each with its place among those of the answer.
     pub(super) blocks: Vec<(usize, Value)>,
+    /// The whole text as the model wrote it, where thoughts stood in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) written: Option<String>,
+    /// What was thought as text, for people: it is never sent.
+    #[serde(skip)]
+    pub(crate) text: Option<String>,
 }
 
 impl Thinking {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.is_empty() && self.written.is_none() && self.text.is_none()
     }
 
     /// Whether there is some, and the model of this client thought it.
     pub(super) fn is_of(&self, client: Option<&str>) -> bool {
-        !self.is_empty() && self.client.as_deref() == client
+        !self.blocks.is_empty() && self.client.as_deref() == client
     }
 }
 
@@ -79,6 +87,14 @@ impl Message {
         }
     }
 
+    /// What a model thought before it said this, as text.
+    pub(crate) fn reasoning(&self) -> Option<&str> {
+        match self {
+            Self::Assistant { thinking, .. } => thinking.text.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The message as the OpenAI chat API writes it.
     pub fn to_json(&self) -> Value {
         match self {
@@ -88,7 +104,7 @@ impl Message {
             }
             Self::Assistant { content, tool_calls, .. } => {
                 let content = Some(content).filter(|content| !content.is_empty());
-                let calls: Vec<Value> = tool_calls.iter().map(ToolCall::to_json).collect();
+                let calls: Vec<Value> = tool_calls.iter().map(call_to_json).collect();
                 json!({"role": "assistant", "content": content, "tool_calls": calls})
             }
             Self::Tool { call_id, content } => {
@@ -146,6 +162,12 @@ impl Message {
     }
 }
 
+/// A call as the OpenAI chat API writes it.
+fn call_to_json(call: &ToolCall) -> Value {
+    let function = json!({"name": callable(&call.name), "arguments": sent_arguments(&call.arguments)});
+    json!({"id": call.id, "type": "function", "function": function})
+}
+
 fn required_text(message: &Map<String, Value>) -> Result<String, String> {
     text(message.get("content"))?.ok_or_else(|| "`content` is missing".into())
 }
@@ -186,6 +208,33 @@ fn tool_calls(message: &Map<String, Value>) -> Result<Vec<ToolCall>, String> {
     calls.iter().enumerate().map(read).collect()
 }
 
+/// The name of a call as every API takes it back: a model may have written anything.
+pub(crate) fn callable(name: &str) -> Cow<'_, str> {
+    const MOST: usize = 64;
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !name.is_empty() && name.len() <= MOST && name.chars().all(legal) {
+        return name.into();
+    }
+    let plain: String = name.chars().take(MOST).map(|c| if legal(c) { c } else { '_' }).collect();
+    if plain.is_empty() { "unnamed".into() } else { plain.into() }
+}
+
+/// Whether arguments are what every API takes back: an object.
+pub(crate) fn is_object(arguments: &str) -> bool {
+    arguments.trim_start().starts_with('{')
+        && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok()
+}
+
+/// The arguments of an earlier call as they are sent: servers parse them, and refuse the whole conversation for
+/// one that is no object. What the model wrote stays readable.
+pub(super) fn sent_arguments(arguments: &str) -> String {
+    match arguments.trim() {
+        "" => "{}".to_owned(),
+        _ if is_object(arguments) => arguments.to_owned(),
+        _ => json!({"arguments": arguments}).to_string(),
+    }
+}
+
 /// Arguments as text, whether they came as text, as an object or not at all.
 pub(super) fn arguments(value: Option<&Value>) -> String {
     match value {
@@ -224,6 +273,31 @@ mod tests {
         assert_eq!(Message::conversation(&json), Ok(messages.to_vec()));
         assert_eq!(json[3]["content"], Value::Null);
         assert_eq!(json[3]["tool_calls"][0]["function"]["arguments"], r#"{"zone":"UTC"}"#);
+    }
+
+    #[test]
+    fn calls_go_back_in_a_form_that_strict_servers_take() {
+        for (written, sent) in [
+            (r#"{"path": "a"}"#, r#"{"path": "a"}"#),
+            ("", "{}"),
+            (r#"{"path":"a"#, r#"{"arguments":"{\"path\":\"a"}"#),
+            (r#"{"a":1}{"b":2}"#, r#"{"arguments":"{\"a\":1}{\"b\":2}"}"#),
+            ("[1]", r#"{"arguments":"[1]"}"#),
+            ("null", r#"{"arguments":"null"}"#),
+            (r#"{"n": 123456789012345678901234567890}"#, r#"{"n": 123456789012345678901234567890}"#),
+        ] {
+            assert_eq!(sent_arguments(written), sent);
+        }
+        let long = "x".repeat(70);
+        for (name, sent) in [
+            ("time__now", "time__now"),
+            ("", "unnamed"),
+            ("a b.c", "a_b_c"),
+            ("\u{8bfb}", "_"),
+            (&long, &long[..64]),
+        ] {
+            assert_eq!(callable(name), sent);
+        }
     }
 
     #[test]

@@ -265,6 +265,8 @@ impl Assembly {
         }
         match serde_json::from_str(&event.data) {
             Ok(json) => self.piece(&json, event.failed, observer),
+            // Words in place of an error object.
+            Err(_) if event.failed => Err(wire::error_inside(&Value::String(event.data.clone()))),
             // Some servers leave out the blank lines between events.
             Err(_) => {
                 event.data.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| {
@@ -273,7 +275,7 @@ impl Assembly {
                         return Ok(());
                     }
                     let json = serde_json::from_str(line)
-                        .map_err(|error| wire::bad(format!("streamed broken JSON: {error}")))?;
+                        .map_err(|error| wire::bad(format!("streamed broken JSON: {error}: {line}")))?;
                     self.piece(&json, event.failed, observer)
                 })
             }
@@ -282,8 +284,11 @@ impl Assembly {
 
     fn piece(&mut self, json: &Value, failed: bool, observer: &Observer<'_>) -> Result<(), NoAnswer> {
         let named = json.get("type").and_then(Value::as_str) == Some("error");
-        if failed || named || json.get("error").is_some_and(|error| !error.is_null()) {
+        if failed || named || wire::is_stranger(self.api, json) {
             return Err(wire::error_inside(json));
+        }
+        if let Some(failure) = wire::failure(json) {
+            return Err(failure);
         }
         let begun = &mut self.begun;
         self.parts.take(json, &mut |delta| {

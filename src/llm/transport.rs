@@ -26,8 +26,8 @@ use super::{
         fault::{Fault, RequestTarget, presentable},
         retry_hint,
     },
-    stream::{Assembly, Delta, Observer},
-    wire::{self, Decoded},
+    stream::{Assembly, Broken, Delta, Observer},
+    wire::{self, Decoded, NoAnswer},
 };
 use crate::{
     config::{LlmApi, LlmConfig, Secrets, secret_name},
@@ -55,6 +55,8 @@ pub(super) struct Endpoint {
     liveness: LivenessCheck,
     uri: Uri,
     shown_url: String,
+    /// What says it: `base_url` of a table, an option, a variable.
+    address: String,
     config: LlmConfig,
     /// Those of every request.
     headers: HeaderMap,
@@ -111,7 +113,7 @@ impl Endpoint {
         let telling = |name: &String| secret_name(name) || AUTHORIZATION.as_str().eq_ignore_ascii_case(name);
         let telling = config.headers.iter().filter(|(name, _)| telling(name)).map(|(_, value)| value.clone());
         let no_way =
-            |why: String| Error::input(format!("`base_url` in {table} has no usable route: {why}"), None);
+            |why: String| Error::input(format!("{} has no usable route: {why}", quoted_place(config)), None);
         let server = clients.model_server(&url, ModelPool::of(config)).map_err(no_way)?;
         let (uri, mut headers) = http::head(&url).map_err(no_way)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -131,6 +133,7 @@ impl Endpoint {
             uri,
             headers,
             shown_url,
+            address: config.address_place(),
             session_header,
             keys: Keys::new(if config.api == LlmApi::Messages { ANTHROPIC_KEY } else { AUTHORIZATION }, keys),
             secrets: Secrets::new(config.api_keys.iter().cloned().chain(password).chain(telling)),
@@ -249,13 +252,18 @@ impl Endpoint {
             let presentable = |text: &str| presentable(text, &self.secrets, prepared.chat);
             let parts = [told.to_owned(), presentable(said)];
             let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+            // One inside a good answer has the status that it should have come with.
+            let status = match body.status.filter(|_| status.is_success()) {
+                Some(inner) => StatusCode::from_u16(inner).unwrap_or(status),
+                None => status,
+            };
             Fault {
                 status: Some(status.as_u16()),
                 hint: retry_hint::from_headers(&headers).or(body.hint),
                 advice: header("x-should-retry").and_then(|word| word.parse().ok()),
                 overflow: body.overflow,
                 request_id: header("x-request-id").or_else(|| header("request-id")).map(presentable),
-                help: self.help(status, class),
+                help: refused_tool(status, &body.message, prepared.chat).or_else(|| self.help(status, class)),
                 ..Fault::new(class, parts.join(": "))
             }
         };
@@ -276,11 +284,11 @@ impl Endpoint {
             // A server may answer in one piece, even to a request for a stream.
             let whole = pin!(read(answer, MAX_ANSWER));
             let whole = self.clock.first(start, whole).await?;
-            (whole.and_then(|body| Ok(wire::decode(self.config.api, &body, so_far)?)), false)
+            (whole.and_then(|body| Ok(self.decode(&body, so_far)?)), false)
         };
         let decoded = decoded.map_err(|failed| match failed {
             ReadFailure::No(error) => {
-                let told = if error.body.status.is_some() { "an error inside a good answer" } else { "" };
+                let told = if error.theirs { "an error inside a good answer" } else { "" };
                 fault(error.class, told, &error.body.message, &error.body)
             }
             ReadFailure::Own(class, told) => fault(class, &told, "", &ErrorBody::default()),
@@ -295,15 +303,31 @@ impl Endpoint {
         {
             decoded.content.insert_str(0, prefill);
         }
+        decoded.settle_thoughts();
+        wire::tool_schema::restore(&mut decoded.tool_calls, &prepared.chat.tools);
         if !in_pieces {
             observer.whole(&decoded);
         }
         Ok(decoded)
     }
 
+    /// An answer in one piece. Some servers stream it, and say that it is no stream.
+    fn decode(&self, body: &[u8], so_far: usize) -> Result<Decoded, NoAnswer> {
+        if !(body.starts_with(b"data:") || body.starts_with(b"event:")) {
+            return wire::decode(self.config.api, body, so_far);
+        }
+        let (mut assembly, nobody) = (Assembly::new(self.config.api), Observer::default());
+        assembly.feed(body, &nobody)?;
+        assembly.finish(so_far, &nobody).map_err(|broken| match broken {
+            Broken::No(no) => no,
+            Broken::Off => wire::bad("answered with a stream that has no end"),
+        })
+    }
+
     fn place(&self) -> RequestTarget<'_> {
         RequestTarget {
             url: &self.shown_url,
+            address: &self.address,
             table: &self.clock.table,
             own_connect: self.config.connect_timeout.is_some(),
             answered: self.answered.load(Relaxed),
@@ -324,18 +348,25 @@ impl Endpoint {
 
     /// What a person can do about it.
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
-        let table = &self.clock.table;
+        let (table, address) = (&self.clock.table, &self.address);
+        let without_version = !self.shown_url.split('/').any(|part| part.starts_with('v'));
         Some(match (status.as_u16(), class) {
+            (401 | 403, _) if self.keys.count() == 0 && self.config.headers.is_empty() => {
+                format!("no key was sent: set api_key in {table}, or OPENAI_API_KEY beside --base-url")
+            }
             (401 | 403, _) if self.keys.count() == 0 => format!("set api_key in {table}"),
             (401 | 403, _) => format!("check api_key in {table}"),
+            (404 | 405, _) if without_version => {
+                format!("the address has no version: try {address} with {}/v1", self.shown_url)
+            }
             (404 | 405, _) => format!(
-                "check model (`{}`) and base_url in {table}; base_url ends as in http://host:8000/v1",
+                "check model (`{}`) and {address}; the address ends as in http://host:8000/v1",
                 self.config.model
             ),
             (_, Class::BadAnswer) => {
                 let api = self.config.api.name();
                 format!(
-                    "base_url in {table} must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
+                    "{address} must lead to a server that speaks api = \"{api}\", as in http://host:8000/v1"
                 )
             }
             _ => return None,
@@ -343,11 +374,36 @@ impl Endpoint {
     }
 }
 
+/// What to do when the schema of a tool is refused: the request goes without that tool.
+fn refused_tool(status: StatusCode, said: &str, chat: &ChatRequest) -> Option<String> {
+    let lower = said.to_ascii_lowercase();
+    let is_schema = ["schema", "tools[", "tools.", "function.parameters", "property key"];
+    if !matches!(status.as_u16(), 400 | 422)
+        || chat.tools.is_empty()
+        || !is_schema.iter().any(|word| lower.contains(word))
+    {
+        return None;
+    }
+    let named = chat.tools.iter().filter(|tool| said.contains(&tool.name)).max_by_key(|tool| tool.name.len());
+    let which = named.map_or_else(String::new, |tool| format!(" (`{}`)", tool.name));
+    Some(format!(
+        "if the schema of a tool{which} is refused, leave it out: tools = {{ deny = [\"TOOL\"] }} of its server"
+    ))
+}
+
+/// What says where a model is, at the beginning of a message.
+fn quoted_place(config: &LlmConfig) -> String {
+    match &config.base_url_from {
+        Some(place) => format!("`{place}`"),
+        None => format!("`base_url` in {}", config.table()),
+    }
+}
+
 /// The address that requests go to, the base URL as it may be printed, and the password in it.
 fn endpoint(base_url: &str, config: &LlmConfig) -> Result<(Url, String, Option<String>)> {
     let wrong = |what: String| {
         let help = "write it as in base_url = \"http://127.0.0.1:8000/v1\"".to_owned();
-        Error::input(format!("`base_url` in {} {what}", config.table()), Some(help))
+        Error::input(format!("{} {what}", quoted_place(config)), Some(help))
     };
     let trimmed = base_url.trim().trim_end_matches('/');
     let path = wire::path(config.api);

@@ -13,14 +13,19 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig},
     task::Usage,
+    text::thoughts,
 };
 
 mod chat;
 mod completions;
+mod content;
+mod failure;
 mod messages;
 mod responses;
 pub(super) mod shared;
+pub(super) mod tool_schema;
 
+pub(super) use failure::{bad, error_inside, failure, is_stranger};
 pub(super) use messages::check as check_thinking;
 
 /// An answer as read from the wire.
@@ -31,6 +36,8 @@ pub(super) struct Decoded {
     pub tool_calls: Vec<ToolCall>,
     /// What was thought, where it has to go back: each block with its place in the answer.
     pub thinking: Vec<(usize, Value)>,
+    /// The whole text as the model wrote it, where thoughts stood in it.
+    pub written: Option<String>,
     pub finish: Finish,
     pub usage: Usage,
     pub model: Option<String>,
@@ -40,11 +47,29 @@ pub(super) struct Decoded {
     pub unnumbered: bool,
 }
 
+impl Decoded {
+    /// Takes the thoughts that its server left in its text to the others.
+    pub(super) fn settle_thoughts(&mut self) {
+        self.shared.iter_mut().flatten().for_each(Self::settle_thoughts);
+        let thoughts::Split { answer, thoughts } = thoughts::split(&self.content);
+        if answer == self.content {
+            return;
+        }
+        self.written = Some(std::mem::replace(&mut self.content, answer));
+        if !thoughts.is_empty() {
+            let all: Vec<String> = self.reasoning.take().into_iter().chain([thoughts]).collect();
+            self.reasoning = Some(all.join("\n"));
+        }
+    }
+}
+
 /// Why a body with a good status is no answer.
 #[derive(Debug)]
 pub(super) struct NoAnswer {
     pub class: LlmErrorClass,
     pub body: ErrorBody,
+    /// Whether the words are those of the endpoint.
+    pub theirs: bool,
 }
 
 /// Where requests go, below the base URL.
@@ -70,6 +95,9 @@ pub(super) const OWN: [&str; 4] = ["messages", "input", "prompt", "stream"];
 
 /// The body of a request; the error says what this format cannot carry.
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value, String> {
+    let renamed = tool_schema::sent(&request.messages, &request.tools);
+    let renamed = renamed.map(|messages| ChatRequest { messages, ..request.clone() });
+    let request = renamed.as_ref().unwrap_or(request);
     let mut body = match config.api {
         LlmApi::Chat => chat::encode(request, config),
         LlmApi::Completions => completions::encode(request, config)?,
@@ -123,10 +151,11 @@ pub(super) fn parts(api: LlmApi) -> Box<dyn Parts> {
 pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnswer> {
     let json: Value = serde_json::from_slice(body).map_err(|error| {
         let text = String::from_utf8_lossy(body);
-        if text.trim_start().starts_with('<') {
-            bad(format!("answered with {} in place of JSON", page_text(&text)))
-        } else {
-            bad(format!("answered with broken JSON: {error}"))
+        match text.trim_start().chars().next() {
+            None => bad("answered with an empty body"),
+            Some('<') => bad(format!("answered with {} in place of JSON", page_text(&text))),
+            Some('{' | '[') => bad(format!("answered with broken JSON: {error}")),
+            Some(_) => failure::plain_text(&text),
         }
     })?;
     read(api, &json, calls_so_far)
@@ -134,9 +163,8 @@ pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<De
 
 /// The same for an answer that is JSON already.
 pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Decoded, NoAnswer> {
-    // Gateways report failures of the server behind them inside a good status.
-    if json.get("error").is_some_and(|error| !error.is_null()) {
-        return Err(error_inside(json));
+    if let Some(failure) = failure(json) {
+        return Err(failure);
     }
     let mut ids = Ids { next: calls_so_far, taken: HashSet::new() };
     match api {
@@ -147,23 +175,12 @@ pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Dec
     }
 }
 
-/// What an error says that came with a good status.
-pub(super) fn error_inside(json: &Value) -> NoAnswer {
-    let body = ErrorBody::of_json(json);
-    let class = body.status.map_or(LlmErrorClass::BadAnswer, |status| body.class(status));
-    NoAnswer { class, body }
-}
-
-pub(super) fn bad(message: impl Into<String>) -> NoAnswer {
-    let body = ErrorBody { message: message.into(), ..ErrorBody::default() };
-    NoAnswer { class: LlmErrorClass::BadAnswer, body }
-}
-
 /// The first of `choices`, as the formats of OpenAI's older APIs have it.
 fn first_choice(json: &Value) -> Result<&Value, NoAnswer> {
     let choices = json.get("choices").and_then(Value::as_array);
-    let choices = choices.ok_or_else(|| bad("answered with JSON that has no `choices`"))?;
-    choices.first().ok_or_else(|| bad("answered with empty `choices`"))
+    let choices =
+        choices.ok_or_else(|| failure::without(json, "answered with JSON that has no `choices`"))?;
+    choices.first().ok_or_else(|| failure::without(json, "answered with empty `choices`"))
 }
 
 /// Servers call tools and say that they have stopped: the calls are what counts.
@@ -202,18 +219,6 @@ impl Ids {
         }
         self.taken.insert(id.clone());
         id
-    }
-}
-
-/// Text, or the text parts of a list.
-fn text(content: Option<&Value>) -> String {
-    match content {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let part = |part: &Value| part.as_str().or_else(|| part.get("text")?.as_str()).map(str::to_owned);
-            parts.iter().filter_map(part).collect()
-        }
-        _ => String::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Decision, FailureRecord, GiveUp, RetryPolicy};
+use super::{Decision, EndpointState, FailureRecord, GiveUp, RetryPolicy};
 use crate::trace;
 
 /// What the loop passes to an attempt.
@@ -16,6 +16,8 @@ pub(crate) struct AttemptContext {
     pub waited: Duration,
     /// What is left of the policy's total time.
     pub left: Duration,
+    /// Time since the first failure; zero before it.
+    pub failing_for: Duration,
 }
 
 /// A failed attempt, as the operation reports it.
@@ -27,19 +29,21 @@ pub(crate) struct Failure<E> {
     pub retry: Retry,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
-    /// Who makes the next attempt wait, and how much this one counts.
+    /// Who makes the next attempt wait, and what this one says of the endpoint.
     pub blame: FailureWeight,
     /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
     pub queued: Duration,
 }
 
-/// How much a failed attempt counts against its request, and what the next attempt waits for.
+/// What a failed attempt says of its endpoint, and what the next attempt waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FailureWeight {
     /// Who makes the next attempt wait.
     pub pace: WaitOwner,
-    /// How much the attempt counts against the request, 0 to 1.
-    pub counts: f64,
+    /// Whether a request was sent: it was not where this machine could open no connection.
+    pub sent: bool,
+    /// Whether it is a sign that the endpoint is down.
+    pub outage: bool,
     /// The share of requests to the same endpoint whose first attempt fails, 0 to 1.
     pub failing: f64,
 }
@@ -48,17 +52,15 @@ pub(crate) struct FailureWeight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitOwner {
     /// The retry loop.
-    Own {
-        /// Whether the endpoint answers others meanwhile.
-        answering: bool,
-    },
+    Own(EndpointState),
     /// The operation itself, where all who want the same wait together.
     Gate,
 }
 
 impl FailureWeight {
     /// For a request whose endpoint is not observed: only the number of attempts ends it.
-    pub(crate) const OWN: Self = Self { pace: WaitOwner::Own { answering: true }, counts: 1.0, failing: 1.0 };
+    pub(crate) const OWN: Self =
+        Self { pace: WaitOwner::Own(EndpointState::Answering), sent: true, outage: false, failing: 1.0 };
 }
 
 /// Whether a failure may be repeated. Only the caller knows.
@@ -77,9 +79,9 @@ pub(crate) enum Retry {
         /// Repetitions of it.
         retries: u32,
     },
-    /// The attempt met a connection that was gone already: repeat at once and free of charge, but only once.
+    /// The attempt met a connection that was gone already: repeat at once, but only once.
     AtOnce,
-    /// There was an answer, but a better one is asked for, at once and free of charge; the caller keeps count.
+    /// There was an answer, but a better one is asked for, at once; the caller keeps count.
     Again,
 }
 
@@ -118,42 +120,59 @@ where
     let start = Instant::now();
     let mut failures = Vec::new();
     let mut per_class: Vec<&'static str> = Vec::new();
-    let (mut number, mut repeats, mut counted, mut replayed) = (0, 0, 0.0, false);
+    let (mut number, mut sent, mut waits, mut replayed) = (0, 0, 0, false);
     let (mut waited, mut last_wait, mut queued) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    // The one clock of a request that fails: when it failed first, and its time in queues by then.
+    let mut first_failed: Option<(Instant, Duration)> = None;
+    let failing_for = |first: Option<(Instant, Duration)>, queued: Duration| {
+        first
+            .map_or(Duration::ZERO, |(at, before)| at.elapsed().saturating_sub(queued.saturating_sub(before)))
+    };
     loop {
         number += 1;
         let left = policy.total.saturating_sub(start.elapsed().saturating_sub(queued));
-        let failure = match operation(AttemptContext { number, waited: last_wait, left }).await {
+        let failing = failing_for(first_failed, queued);
+        let context = AttemptContext { number, waited: last_wait, left, failing_for: failing };
+        let failure = match operation(context).await {
             Ok(answer) => return RetryOutcome { result: Ok(answer), failures, waited },
             Err(failure) => failure,
         };
         queued += failure.queued;
         last_wait = Duration::ZERO;
         failures.push(failure.error);
+        let FailureWeight { pace, sent: was_sent, outage, failing } = failure.blame;
+        sent += u32::from(was_sent);
+        first_failed.get_or_insert((Instant::now(), queued));
         let stop = |stop, failures| RetryOutcome { result: Err(stop), failures, waited };
+        // What is sent again at once is a request too.
+        let all_sent = sent >= policy.max_attempts;
         match failure.retry {
             Retry::Never => return stop(StopReason::Permanent, failures),
             Retry::Stop(reason) => return stop(StopReason::GaveUp(reason), failures),
-            Retry::Again => continue,
-            Retry::AtOnce if !replayed => {
+            Retry::Again if !all_sent => continue,
+            Retry::AtOnce if !replayed && !all_sent => {
                 replayed = true;
                 continue;
             }
             Retry::AtMost { class, retries } => {
                 per_class.push(class);
                 let seen = per_class.iter().filter(|known| **known == class).count();
-                if seen > retries as usize {
+                if seen > retries as usize && !all_sent {
                     return stop(StopReason::GaveUp(GiveUp::Class { class, retries }), failures);
                 }
             }
-            Retry::Yes | Retry::AtOnce => {}
+            Retry::Yes | Retry::AtOnce | Retry::Again => {}
         }
         let elapsed = start.elapsed().saturating_sub(queued);
-        let FailureWeight { pace, counts, failing } = failure.blame;
-        counted += counts;
-        repeats += 1;
-        let answering = pace != WaitOwner::Own { answering: false };
-        let failed = FailureRecord { attempts: repeats, counted, failing, answering };
+        waits += 1;
+        let endpoint = match pace {
+            WaitOwner::Own(endpoint) => endpoint,
+            WaitOwner::Gate => EndpointState::Answering,
+        };
+        // A failure of an endpoint that answers others is not its outage.
+        let down = outage && endpoint != EndpointState::Answering;
+        let down = down.then(|| failing_for(first_failed, queued));
+        let failed = FailureRecord { attempts: sent, waits, failing, endpoint, down };
         let mut draw = || if pace == WaitOwner::Gate { 0.0 } else { fastrand::f64() };
         let wait = match policy.delay(&failed, failure.hint, elapsed, &mut draw) {
             Decision::GiveUp(reason) => return stop(StopReason::GaveUp(reason), failures),

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use humantime::format_duration;
 
-use super::{Decision, FailureRecord, RetryPolicy};
+use super::{Decision, EndpointState, FailureRecord, RetryPolicy};
 use crate::duration::rounded;
 
 /// So many waits are looked at: any schedule has come to its greatest by then.
@@ -12,10 +12,11 @@ const LISTED: usize = 100;
 
 impl RetryPolicy {
     /// The greatest wait before each further attempt, without a hint of the server. `answering`: while the endpoint
-    /// answers other requests.
+    /// answers other requests; otherwise while it is down.
     pub fn longest_waits(&self, answering: bool) -> impl Iterator<Item = Duration> {
+        let endpoint = if answering { EndpointState::Answering } else { EndpointState::Down };
         (1..self.max_attempts).map_while(move |attempts| {
-            let failed = FailureRecord { attempts, counted: f64::from(attempts), failing: 1.0, answering };
+            let failed = FailureRecord { attempts, waits: attempts, failing: 1.0, endpoint, down: None };
             match self.delay(&failed, None, Duration::ZERO, &mut || 1.0) {
                 Decision::Wait(wait) => Some(wait),
                 Decision::GiveUp(_) => None,
@@ -58,7 +59,7 @@ impl fmt::Display for RetryPolicy {
             let (others, nobody) = (self.listed(true), self.listed(false));
             write!(f, ", waits up to {others} (drawn from 0)")?;
             if nobody != others {
-                write!(f, ", while no request is answered {nobody} (drawn from half)")?;
+                write!(f, ", while it is down {nobody} (drawn from half)")?;
             }
         }
         let (first, last) = self.probes();

@@ -9,7 +9,8 @@ use super::{attempts::RetryOutcome, *};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn failed(attempts: u32, answering: bool) -> FailureRecord {
-    FailureRecord { attempts, counted: f64::from(attempts), failing: 1.0, answering }
+    let endpoint = if answering { EndpointState::Answering } else { EndpointState::Down };
+    FailureRecord { attempts, waits: attempts, failing: 1.0, endpoint, down: None }
 }
 
 /// Every profile with inputs over its whole range.
@@ -39,14 +40,32 @@ fn waits_keep_to_every_limit() {
 }
 
 #[test]
-fn waits_double_up_to_base_or_to_eight_times_base() {
+fn the_first_wait_is_base_and_later_ones_double() {
     let policy = RetryPolicy::agent();
     let longest_waits =
         |answering| -> Vec<u128> { policy.longest_waits(answering).map(|wait| wait.as_millis()).collect() };
     assert_eq!(longest_waits(true), [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000]);
-    assert_eq!(longest_waits(false), [100, 200, 400, 1600, 6400, 8000, 8000, 8000, 8000, 8000, 8000]);
+    assert_eq!(longest_waits(false), [100, 200, 400, 1600, 6400, 25600, 30000, 30000, 30000, 30000, 30000]);
     let fast: Vec<u128> = RetryPolicy::fast().longest_waits(true).map(|wait| wait.as_millis()).collect();
     assert_eq!(fast, [50, 100]);
+    for profile in [RetryPolicy::fast(), RetryPolicy::agent()] {
+        assert_eq!(profile.longest_waits(true).next(), Some(profile.base));
+    }
+    let failing = FailureRecord { endpoint: EndpointState::Failing, ..failed(11, false) };
+    assert_eq!(policy.delay(&failing, None, Duration::ZERO, &mut || 1.0), Decision::Wait(8 * SECOND));
+    // Nobody is there, or never was: that is told soon.
+    let silent = FailureRecord { endpoint: EndpointState::Silent, ..failed(11, false) };
+    assert_eq!(policy.delay(&silent, None, Duration::ZERO, &mut || 1.0), Decision::Wait(SECOND));
+}
+
+#[test]
+fn an_outage_is_waited_for_from_the_first_failure_on() {
+    let down = |seconds| {
+        let failed = FailureRecord { down: Some(seconds * SECOND), ..failed(2, false) };
+        RetryPolicy::fast().delay(&failed, None, Duration::ZERO, &mut || 1.0)
+    };
+    assert_eq!(down(9), Decision::Wait(Duration::from_millis(100)));
+    assert_eq!(down(10), Decision::GiveUp(GiveUp::Outage { waited: 10 * SECOND }));
 }
 
 #[test]
@@ -70,19 +89,19 @@ fn patient_waits_are_constant_with_jitter() {
 #[test]
 fn a_request_that_fails_alone_is_given_up() {
     let policy = RetryPolicy::agent();
-    let gives_up = |counted: f64, failing| {
-        let failed = FailureRecord { attempts: 20, counted, failing, answering: true };
+    let gives_up = |attempts, failing| {
+        let failed = FailureRecord { failing, ..failed(attempts, true) };
         match policy.delay(&failed, None, Duration::ZERO, &mut || 0.0) {
             Decision::GiveUp(reason) => Some(reason),
             Decision::Wait(_) => None,
         }
     };
-    assert_eq!(gives_up(5.5, 0.0), None, "not before six");
-    assert_eq!(gives_up(6.0, 0.02), Some(GiveUp::OnlyThis(20)));
-    assert_eq!(gives_up(6.0, 0.2), None, "one in 15,000 is unlucky");
-    assert_eq!(gives_up(8.0, 0.2), Some(GiveUp::OnlyThis(20)));
-    assert_eq!(gives_up(11.5, 0.4), None);
-    assert_eq!(gives_up(12.0, 0.4), Some(GiveUp::Attempts(20)));
+    assert_eq!(gives_up(5, 0.0), None, "not before six");
+    assert_eq!(gives_up(6, 0.02), Some(GiveUp::OnlyThis(6)));
+    assert_eq!(gives_up(6, 0.2), None, "one in 15,000 is unlucky");
+    assert_eq!(gives_up(8, 0.2), Some(GiveUp::OnlyThis(8)));
+    assert_eq!(gives_up(11, 0.4), None);
+    assert_eq!(gives_up(12, 0.4), Some(GiveUp::Attempts(12)));
     let words = "gave up after 6 attempts: other requests to this endpoint are answered";
     assert_eq!(GiveUp::OnlyThis(6).to_string(), words);
 }
@@ -112,7 +131,7 @@ fn a_policy_is_shown_in_words() {
     assert_eq!(
         RetryPolicy::agent().to_string(),
         "up to 12 attempts, 6 where nearly all other requests are answered, waits up to 100ms, 200ms, 400ms, 800ms, then 1s \
-         (drawn from 0), while no request is answered 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, then 8s (drawn from half), 10m \
+         (drawn from 0), while it is down 100ms, 200ms, 400ms, 1s 600ms, 6s 400ms, 25s 600ms, then 30s (drawn from half), 10m \
          in all; Retry-After up to 2m; an endpoint that is down is probed by one request after 200ms, later 5s, and waited for up to 10m"
     );
     let patient = RetryPolicy::patient().to_string();
@@ -178,17 +197,28 @@ async fn a_class_may_have_fewer_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_connection_costs_no_attempt_and_no_time() {
-    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::agent() };
-    let (run, began) = drive(&once, None, &[(Retry::AtOnce, None, Duration::ZERO)]).await;
+async fn a_stale_connection_is_repeated_at_once_but_counts() {
+    let (run, began) = drive(&RetryPolicy::fast(), None, &[(Retry::AtOnce, None, Duration::ZERO)]).await;
     assert_eq!((run.result, run.failures), (Ok("answer"), vec![0]));
     assert_eq!(began, [Duration::ZERO; 2]);
-    let (run, _) = drive(&once, None, &[(Retry::AtOnce, None, Duration::ZERO); 2]).await;
-    assert_eq!(
-        run.result,
-        Err(StopReason::GaveUp(GiveUp::Attempts(1))),
-        "the second time it is an ordinary failure"
-    );
+    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::agent() };
+    let (run, began) = drive(&once, None, &[(Retry::AtOnce, None, Duration::ZERO); 2]).await;
+    assert_eq!((run.result, began.len()), (Err(StopReason::GaveUp(GiveUp::Attempts(1))), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_request_counts_whatever_its_cause() {
+    for causes in [
+        [Retry::Again, Retry::Again, Retry::Again],
+        [Retry::AtOnce, Retry::Again, Retry::Yes],
+        [Retry::Yes, Retry::AtMost { class: "bad_answer", retries: 2 }, Retry::Again],
+    ] {
+        let script = [causes, causes].concat().into_iter().map(|retry| (retry, None, Duration::ZERO));
+        let script: Vec<_> = script.collect();
+        let (run, began) = drive(&RetryPolicy::fast(), None, &script).await;
+        assert_eq!(run.result, Err(StopReason::GaveUp(GiveUp::Attempts(3))), "{causes:?}");
+        assert_eq!(began.len(), 3, "{causes:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,13 +261,17 @@ mod schedule {
         #[test]
         fn waits_are_bounded_and_hints_respected(
             policy in policy(), attempts in any::<u32>(), hint in prop::option::of(time()), elapsed in time(),
-            draw in 0.0..1.0_f64, failing in 0.0..=1.0_f64, answering in any::<bool>(),
+            draw in 0.0..1.0_f64, failing in 0.0..=1.0_f64, waits in any::<u32>(), down in prop::option::of(time()),
+            endpoint in prop::sample::select(vec![
+                EndpointState::Answering, EndpointState::Down, EndpointState::Failing, EndpointState::Silent,
+            ]),
         ) {
-            let failed = FailureRecord { attempts, counted: f64::from(attempts), failing, answering };
+            let failed = FailureRecord { attempts, waits, failing, endpoint, down };
             match policy.delay(&failed, hint, elapsed, &mut || draw) {
                 Decision::Wait(wait) => {
                     prop_assert!(attempts < policy.max_attempts);
                     prop_assert!(elapsed.saturating_add(wait) <= policy.total, "{wait:?}");
+                    prop_assert!(down.is_none_or(|down| down.saturating_add(wait) <= policy.outage), "{wait:?}");
                     prop_assert!(hint.is_none_or(|hint| wait >= hint && hint <= policy.retry_after_max));
                     let own = if policy.flat { policy.base } else { policy.cap };
                     let most = own.max(hint.unwrap_or_default()).max(RetryPolicy::SHORTEST);
@@ -251,6 +285,7 @@ mod schedule {
                 Decision::GiveUp(GiveUp::Total { wait, limit }) => {
                     prop_assert!(elapsed.saturating_add(wait) > limit);
                 }
+                Decision::GiveUp(GiveUp::Outage { waited }) => prop_assert_eq!(Some(waited), down),
                 Decision::GiveUp(other) => prop_assert!(false, "not the policy's to say: {other:?}"),
             }
         }

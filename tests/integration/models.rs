@@ -4,6 +4,7 @@ mod call_syntax;
 mod delegates;
 mod formats;
 mod headers;
+mod odd_answers;
 mod prefill;
 mod real_engine;
 mod recovery;

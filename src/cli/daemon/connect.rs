@@ -2,7 +2,7 @@
 //! killed: the next one goes on in its place.
 
 use std::{
-    io::{self, Write},
+    io,
     process::ExitCode,
     sync::Arc,
     thread,

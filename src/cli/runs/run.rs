@@ -15,9 +15,9 @@ use std::{
 
 use clap::Args;
 use toolcrib::{
-    Config, Endpoint, Env, Error, HttpClients, LlmClient, LlmConfig, StdioConfig, Task,
-    cli_support::nearest,
-    config::Scope,
+    Config, Endpoint, Env, Error, HttpClients, LlmClient, StdioConfig, Task,
+    cli_support::{nearest, origin_of},
+    config::{AskedModel, ModelFlags, Scope, Secrets},
     llm::{DETECT_PORTS, detect},
     recording::CassettePlayer,
     run::{CASSETTE, Resume, TaskSet},
@@ -144,6 +144,12 @@ impl Run {
             config.secrets = config.secrets.and_of_url(url);
             output::learn(&config.secrets);
         }
+        let asked = self.asked_model(&config);
+        if let Ok(Some(asked)) = &asked {
+            let keys = asked.llm.api_keys.iter().filter(|_| !asked.variables.is_empty()).cloned();
+            config.secrets = config.secrets.and(&Secrets::new(keys));
+            output::learn(&config.secrets);
+        }
         let scope = self.scope.map(Scope::from).or(config.run.scope);
         for server in config.servers.values_mut().filter_map(|entry| entry.server.as_mut().ok()) {
             if scope == Some(Scope::Shared) && server.varies_by_task() {
@@ -172,15 +178,24 @@ impl Run {
         // Requests of agents and of the judge share their connections and limits.
         let http = HttpClients::new(&config.http)?;
         let needs_model = player.is_none() && tasks.ask_model()?;
-        let model = match needs_model {
-            true => Some(self.model(&config, &http).await?),
-            false => None,
-        };
-        // A broken table is no matter when the command line says it all.
-        let warnings = match self.model.is_none() && needs_model {
-            true => config.broken_models(),
-            false => Vec::new(),
-        };
+        let (mut model, mut warnings) = (None, Vec::new());
+        if needs_model {
+            let Some(asked) = asked? else {
+                return Err(
+                    Error::NoModel { found: detect(&http).await, asked: DETECT_PORTS.to_vec() }.into()
+                );
+            };
+            for variable in &asked.variables {
+                let url = asked.llm.base_url.as_deref().map(origin_of).unwrap_or_default();
+                context.ui.status("Using", format!("{variable} of the environment, for {url}"));
+            }
+            model = Some(LlmClient::new(&asked.llm, &http, Env::process().folder())?);
+            warnings = asked.warnings;
+            // A table is no matter where the command line says what it lacks.
+            if self.model.is_none() && self.base_url.is_none() {
+                warnings.extend(config.broken_models());
+            }
+        }
         let samples = self.judging.samples(&config, question);
         let mut run = toolcrib::run::Run::new(config, tasks)
             .samples(samples)
@@ -234,71 +249,28 @@ impl Run {
     }
 
     /// The model of the command line or the configuration.
-    async fn model(&self, config: &Config, http: &HttpClients) -> anyhow::Result<LlmClient> {
-        let here = Env::process().folder().to_owned();
-        let named = self.client.as_ref().map(|name| named(config, name)).transpose()?;
-        let configured = match named.as_ref().or(config.llm.as_ref()) {
-            // What the command line says of a model is of one, not of several.
-            Some(Ok(llm)) if llm.strategy.is_some() && self.base_url.is_some() && self.model.is_none() => {
-                let help = "add --model NAME, or --client NAME to ask one of the configured ones".to_owned();
-                return Err(
-                    Error::input("--base-url alone cannot stand in for a strategy", Some(help)).into()
-                );
-            }
-            Some(Ok(llm)) if llm.strategy.is_some() && self.model.is_some() => None,
-            Some(Ok(llm)) => Some(llm.clone()),
-            // A broken table is no matter when the command line says it all.
-            Some(Err(error)) if self.model.is_none() => return Err(error.clone().into()),
-            _ => None,
-        };
-        let llm = match (&self.model, configured) {
-            (Some(model), configured) => {
-                let mut llm = configured.unwrap_or_else(|| LlmConfig::new(None, model));
-                llm.model.clone_from(model);
-                llm.base_url = self.base_url.clone().or(llm.base_url);
-                if llm.base_url.is_none() && !model.starts_with("script:") {
-                    let help = "give the endpoint too: --base-url http://HOST:PORT/v1";
-                    return Err(Error::input(
-                        format!("the model `{model}` has no endpoint"),
-                        Some(help.to_owned()),
-                    )
-                    .into());
-                }
-                llm
-            }
-            (None, Some(llm)) if self.base_url.is_some() && llm.model.starts_with("script:") => {
-                let help = "add --model NAME, as the endpoint lists it under /models".to_owned();
-                let what = "--base-url needs --model, since the configured model is a script";
-                return Err(Error::input(what, Some(help)).into());
-            }
-            (None, Some(mut llm)) => {
-                llm.base_url = self.base_url.clone().or(llm.base_url);
-                llm
-            }
-            (None, None) if self.base_url.is_some() => {
-                let help = "name the model as the endpoint lists it under /models: --model NAME";
-                return Err(Error::input("`--base-url` names no model", Some(help.to_owned())).into());
-            }
-            (None, None) => {
-                return Err(Error::NoModel { found: detect(http).await, asked: DETECT_PORTS.to_vec() }.into());
-            }
-        };
-        Ok(LlmClient::new(&llm, http, &here)?)
+    fn asked_model(&self, config: &Config) -> Result<Option<AskedModel>, Arc<Error>> {
+        if let Some(name) = &self.client {
+            known(config, name)?;
+        }
+        let flags = ModelFlags::new(self.client.clone(), self.model.clone(), self.base_url.clone());
+        config.asked_model(&flags, &Env::process())
     }
 }
 
-/// The client or strategy of that name in `[llm]`.
-fn named(config: &Config, name: &str) -> Result<Result<LlmConfig, Arc<Error>>, Error> {
-    config.models.get(name).cloned().ok_or_else(|| {
-        let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
-        let all = known.join(", ");
-        let help = match nearest(name, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`? there are: {all}"),
-            None if known.is_empty() => "add it to the configuration: [llm.clients.NAME]".to_owned(),
-            None => format!("there are: {all}"),
-        };
-        Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help))
-    })
+/// Refuses a name that no client or strategy of `[llm]` has.
+fn known(config: &Config, name: &str) -> Result<(), Error> {
+    if config.models.contains_key(name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = config.models.keys().map(String::as_str).collect();
+    let all = known.join(", ");
+    let help = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`? there are: {all}"),
+        None if known.is_empty() => "add it to the configuration: [llm.clients.NAME]".to_owned(),
+        None => format!("there are: {all}"),
+    };
+    Err(Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help)))
 }
 
 /// Has each server that is a process spoken to through `toolcrib connect`, with the name and limits that it has here.

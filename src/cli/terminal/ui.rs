@@ -359,7 +359,9 @@ fn no_model(found: &[String], asked: &[u16]) {
         Some(url) => format!("a model server answers: --base-url {url} --model NAME"),
         None => format!("nothing answered on 127.0.0.1 ports {}", ports.join(" ")),
     };
-    eprintln!("  hosted   --base-url https://HOST/v1 --model NAME, with `api_key` under [llm]");
+    eprintln!(
+        "  hosted   --base-url https://HOST/v1 --model NAME, with OPENAI_API_KEY or `api_key` under [llm]"
+    );
     eprintln!("  local    {local}");
     eprintln!("  offline  toolcrib demo             (a scripted model; the tools run for real)");
     eprintln!("  script   --model script:FILE");

@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
 use super::{oauth, owner::Owners};
 use crate::config::{
-    Endpoint, HttpEndpoint, Lifecycle, LlmConfig, Sandbox, Scope, ServerConfig, ServerEntry, StdioConfig,
-    StopGrace,
+    Endpoint, HttpEndpoint, Lifecycle, Sandbox, Scope, ServerConfig, ServerEntry, StdioConfig, StopGrace,
     env::{Env, Names},
     file::{
         dotenv,
@@ -15,7 +14,10 @@ use crate::config::{
         vars::Vars,
     },
     secrets,
-    values::task_values::{has_placeholder, write_problem},
+    values::{
+        model_flags::LlmDraft,
+        task_values::{has_placeholder, write_problem},
+    },
 };
 use crate::{
     error::{ConfigError, Result},
@@ -321,7 +323,7 @@ fn address<'a>(
 }
 
 #[cfg(feature = "http")]
-fn address_problem(url: &str) -> Option<String> {
+pub(in crate::config) fn address_problem(url: &str) -> Option<String> {
     Some(match url::Url::parse(url) {
         Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
             "is not an http:// or https:// address".into()
@@ -335,7 +337,7 @@ fn address_problem(url: &str) -> Option<String> {
 
 /// Nothing in this build uses an address.
 #[cfg(not(feature = "http"))]
-fn address_problem(_: &str) -> Option<String> {
+pub(in crate::config) fn address_problem(_: &str) -> Option<String> {
     None
 }
 
@@ -369,25 +371,22 @@ pub(in crate::config) fn llm(
     open: &Names,
     env: &Env,
     secrets: &mut Vec<String>,
-) -> Result<LlmConfig> {
+) -> Result<LlmDraft> {
     let mut vars = Vars::of_table(env, origin, open);
     let llm = build_llm(raw, &mut vars);
     secrets.append(&mut vars.secrets);
     llm
 }
 
-fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
+fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmDraft> {
     let missing = |key: &str, help: &str| {
         let table =
             raw.request.name.as_ref().map_or_else(|| "llm".to_owned(), |name| format!("llm.clients.{name}"));
         let key = Some(format!("{table}.{key}"));
-        vars.origin.error(raw.line, key, "is missing".to_owned(), Some(help.to_owned()))
+        Arc::new(vars.origin.error(raw.line, key, "is missing".to_owned(), Some(help.to_owned())))
     };
-    let Some(model) = &raw.model else {
-        return Err(missing("model", "name the model as its server does, or script:FILE"));
-    };
-    let no_url = || missing("base_url", "give the address up to and including /v1");
-    let no_url = if raw.base_url.is_none() { Some(no_url()) } else { None };
+    let no_model = missing("model", "name the model as its server does, or script:FILE");
+    let no_url = missing("base_url", "give the address up to and including /v1");
     let mut llm = raw.request;
     // Every key is collected before anything can fail, so that a broken table leaks none.
     let keys: Vec<_> = raw.api_keys.iter().map(|text| vars.expand(text)).collect();
@@ -400,21 +399,40 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmConfig> {
         }
         llm.session_header = Some(name);
     }
-    llm.model = vars.expand_open(model)?;
-    if let Some(script) = llm.model.strip_prefix("script:") {
-        let path = vars.env.resolve(&vars.origin.folder, script);
-        llm.model = format!("script:{}", path.display());
-    } else if llm.model.is_empty() {
-        return Err(fault(vars, model, "is empty".to_owned(), None));
-    } else if let Some(error) = no_url {
-        return Err(error);
-    }
-    if let Some(url) = &raw.base_url {
-        let url = address(url, vars, Vars::expand_open)?;
-        llm.base_url = Some(url.trim_end_matches('/').to_owned());
-    }
+    let model = match &raw.model {
+        None => Some(no_model),
+        Some(model) => match vars.expand_open(model) {
+            Ok(name) if name.is_empty() => Some(Arc::new(fault(vars, model, "is empty".to_owned(), None))),
+            Ok(name) => {
+                llm.model = match name.strip_prefix("script:") {
+                    Some(script) => {
+                        format!("script:{}", vars.env.resolve(&vars.origin.folder, script).display())
+                    }
+                    None => name,
+                };
+                None
+            }
+            Err(error) => Some(Arc::new(error)),
+        },
+    };
+    let base_url = match &raw.base_url {
+        None if llm.model.starts_with("script:") => None,
+        None => Some(no_url),
+        Some(url) => match address(url, vars, Vars::expand_open) {
+            Ok(url) => {
+                llm.base_url = Some(url.trim_end_matches('/').to_owned());
+                None
+            }
+            Err(error) => Some(Arc::new(error)),
+        },
+    };
+    let (keys, api_key) = match keys.into_iter().collect::<Result<Vec<_>>>() {
+        Ok(keys) => (keys, None),
+        Err(error) => (Vec::new(), Some(Arc::new(error))),
+    };
     // An empty key is no key: `${KEY:-}` lets one file serve local and remote models.
-    llm.api_keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
+    llm.api_keys = keys;
     llm.api_keys.retain(|key| !key.is_empty());
-    Ok(llm)
+    let has_url = raw.base_url.is_some();
+    Ok(LlmDraft { llm, model, base_url, api_key, has_url })
 }

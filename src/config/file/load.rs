@@ -174,7 +174,8 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     let named = NamedTools::new(named, servers.keys().cloned(), agents);
     let open = &raw.defaults.inherit_env;
     let models = raw.llm.map(|llm| models::resolve(llm, origin, open, env, &mut secrets)).transpose()?;
-    let (llm, models) = models.map_or_else(Default::default, |(llm, models)| (Some(llm), models));
+    let (llm, models, drafts) =
+        models.map_or_else(Default::default, |(llm, models, drafts)| (Some(llm), models, drafts));
     let (gateway, gateway_limits) = match raw.gateway {
         Some(gateway) => {
             let limits = gateway.limits(origin, open, env).map(Arc::new).map_err(Arc::new);
@@ -231,6 +232,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         http: raw.http,
         llm,
         models,
+        drafts,
         agent: raw.agent,
         judge,
         extract,

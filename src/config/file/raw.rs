@@ -59,7 +59,7 @@ const DEFAULTS: &[&str] = &[
     "reap_leftovers",
 ];
 const HTTP: &[&str] = &["connect_timeout", "max_idle_per_host", "pool_idle_timeout", "http_version"];
-const LLM: &[&str] = &[
+pub(in crate::config) const LLM: &[&str] = &[
     "client",
     "clients",
     "strategies",

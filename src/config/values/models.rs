@@ -4,6 +4,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use indexmap::IndexMap;
 
+use super::model_flags::{LlmDraft, ModelDrafts};
+
 use crate::config::{
     LlmConfig,
     check::validate,
@@ -92,14 +94,19 @@ pub(in crate::config) fn resolve(
     open: &Names,
     env: &Env,
     secrets: &mut Vec<String>,
-) -> Result<(Result<LlmConfig, Arc<Error>>, Known)> {
+) -> Result<(Result<LlmConfig, Arc<Error>>, Known, ModelDrafts)> {
     let (clients, strategies) = (std::mem::take(&mut raw.clients), std::mem::take(&mut raw.strategies));
     check(&clients, &strategies, raw.client.as_ref(), origin)?;
     let mut known = Known::new();
     let client = raw.client.take();
     // The table itself is one of them, if it describes a model or there is no other client.
     let own = raw.model.is_some() || raw.base_url.is_some() || client.is_none();
-    let own = own.then(|| validate::llm(raw, origin, open, env, secrets).map_err(Arc::new));
+    let mut drafts =
+        ModelDrafts { asked: client.as_ref().map(|name| name.value.clone()), ..ModelDrafts::default() };
+    let draft = validate::llm(raw, origin, open, env, secrets).map_err(Arc::new);
+    let finished = |draft: &Result<LlmDraft, Arc<Error>>| draft.clone().and_then(|draft| draft.finished());
+    let own = own.then(|| finished(&draft));
+    drafts.tables.insert(OWN.to_owned(), draft);
     if let Some(own) = &own {
         let named = |llm: LlmConfig| LlmConfig { name: Some(OWN.to_owned()), ..llm };
         known.insert(OWN.to_owned(), own.clone().map(named));
@@ -107,7 +114,8 @@ pub(in crate::config) fn resolve(
     for client in clients {
         let name = client.request.name.clone().unwrap_or_default();
         let client = validate::llm(client, origin, open, env, secrets).map_err(Arc::new);
-        known.insert(name, client);
+        known.insert(name.clone(), finished(&client));
+        drafts.tables.insert(name, client);
     }
     let by_name: HashMap<&str, &RawStrategy> =
         strategies.iter().map(|strategy| (strategy.name.as_str(), strategy)).collect();
@@ -120,7 +128,7 @@ pub(in crate::config) fn resolve(
         (None, Some(own)) => own,
         (None, None) => Err(missing(OWN)),
     };
-    Ok((asked, known))
+    Ok((asked, known, drafts))
 }
 
 fn missing(name: &str) -> Arc<Error> {

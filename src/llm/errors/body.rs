@@ -41,12 +41,18 @@ impl ErrorBody {
         let Some(outer) = json.as_object() else {
             return Self { message: json.as_str().unwrap_or_default().into(), ..Self::default() }.finished();
         };
+        let first = |list: &Value| list.as_array().and_then(|list| list.first()?.as_object().cloned());
+        let listed = ["error", "errors"].iter().find_map(|key| outer.get(*key).and_then(first));
         let inner = match outer.get("error").or_else(|| outer.get("detail")) {
             Some(Value::Object(inner)) => inner,
-            _ => outer,
+            _ => listed.as_ref().unwrap_or(outer),
         };
-        let code = inner.get("code");
-        let status = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
+        let number_of = |key: &&str| {
+            let code = inner.get(*key).or_else(|| outer.get(*key))?;
+            let code = code.as_u64().or_else(|| code.as_str()?.parse().ok())?;
+            u16::try_from(code).ok().filter(|code| (400..600).contains(code))
+        };
+        let status = ["code", "status", "status_code", "statusCode", "http_code"].iter().find_map(number_of);
         let named = ["code", "type", "status"].iter().filter_map(|key| inner.get(*key));
         let detailed = inner.get("details").and_then(|details| details.get("error_code"));
         let codes = named.chain(detailed).filter_map(Value::as_str).map(str::to_ascii_lowercase).collect();
@@ -54,7 +60,7 @@ impl ErrorBody {
         Self {
             message: message(outer, inner),
             codes,
-            status: status.and_then(|code| u16::try_from(code).ok()).filter(|code| (400..600).contains(code)),
+            status,
             hint: retry_delay(inner),
             overflow: Some(ContextOverflow { limit: number("n_ctx"), asked: number("n_prompt_tokens") }),
         }
@@ -71,6 +77,60 @@ impl ErrorBody {
         } else {
             by_status
         }
+    }
+
+    /// The status that an error would have had by its words: one inside a good answer may bring no other sign.
+    pub(in crate::llm) fn status_in_words(&self) -> Option<u16> {
+        const SAID: [(u16, &[&str]); 8] = [
+            (
+                402,
+                &[
+                    "insufficient balance",
+                    "insufficient credit",
+                    "insufficient quota",
+                    "exceeded your current quota",
+                    "payment required",
+                    "billing",
+                    "arrears",
+                ],
+            ),
+            (
+                429,
+                &[
+                    "rate limit",
+                    "ratelimit",
+                    "rate-limit",
+                    "too many requests",
+                    "request limit",
+                    "quota",
+                    "throttl",
+                ],
+            ),
+            (401, &["api key", "api-key", "apikey", "unauthorized", "unauthenticated", "authentication"]),
+            (404, &["not found", "no endpoints found", "does not exist", "no such model", "unknown model"]),
+            (
+                503,
+                &[
+                    "overload",
+                    "capacity",
+                    "unavailable",
+                    "no healthy upstream",
+                    "try again later",
+                    "server is busy",
+                    "loading model",
+                    "model is loading",
+                ],
+            ),
+            (504, &["timed out", "timeout"]),
+            (500, &["internal server error", "internal error"]),
+            (502, &["bad gateway", "upstream"]),
+        ];
+        let text = self.message.to_ascii_lowercase();
+        if self.overflow.is_some() {
+            return Some(400);
+        }
+        let says = |(_, words): &&(u16, &[&str])| words.iter().any(|word| text.contains(word));
+        SAID.iter().find(says).map(|(status, _)| *status)
     }
 
     /// Derives what the text says beyond the fields.
@@ -108,15 +168,32 @@ fn is_billing(code: &str) -> bool {
 /// The status that goes with a name: inside a stream or a good answer an error comes without one.
 fn status_named(code: &str) -> Option<u16> {
     Some(match code {
-        "invalid_request_error" | "invalid_prompt" | "context_length_exceeded" => 400,
-        "authentication_error" | "invalid_api_key" => 401,
-        "billing_error" => 402,
-        "permission_error" => 403,
-        "not_found_error" | "model_not_found" => 404,
+        "invalid_request_error"
+        | "invalid_prompt"
+        | "context_length_exceeded"
+        | "badrequesterror"
+        | "invalid_argument" => 400,
+        "authentication_error"
+        | "invalid_api_key"
+        | "invalidapikey"
+        | "unauthenticated"
+        | "invalid_authentication_error" => 401,
+        "billing_error" | "arrearage" | "insufficient_balance" | "exceeded_current_quota_error" => 402,
+        "permission_error" | "permission_denied" => 403,
+        "not_found_error" | "model_not_found" | "notfounderror" | "not_found" => 404,
         "request_too_large" => 413,
-        "rate_limit_error" | "rate_limit_exceeded" | "insufficient_quota" => 429,
-        "api_error" | "server_error" | "internal_error" => 500,
-        "timeout_error" => 504,
+        "rate_limit_error"
+        | "rate_limit_exceeded"
+        | "insufficient_quota"
+        | "ratelimiterror"
+        | "resource_exhausted"
+        | "too_many_requests"
+        | "rate_limit_reached_error" => 429,
+        "api_error" | "server_error" | "internal_error" | "internal_server_error" | "internalservererror" => {
+            500
+        }
+        "unavailable" | "service_unavailable" | "unavailable_error" | "engine_overloaded_error" => 503,
+        "timeout_error" | "deadline_exceeded" => 504,
         "overloaded_error" => 529,
         _ => return None,
     })
@@ -132,11 +209,21 @@ fn message(outer: &Map<String, Value>, inner: &Map<String, Value>) -> String {
         });
         return told.collect::<Vec<_>>().join("; ");
     }
-    text(inner, "message")
-        .or_else(|| text(outer, "error"))
-        .or_else(|| text(outer, "detail"))
-        .or_else(|| text(outer, "message"))
-        .unwrap_or_default()
+    let known = ["message", "msg", "error_msg", "error_message", "errorMessage", "detail", "status_msg"];
+    let said = known
+        .iter()
+        .find_map(|key| text(inner, key))
+        .or_else(|| ["error", "detail", "message"].iter().find_map(|key| text(outer, key)))
+        // One of them may be what another server said, as an object or a list.
+        .or_else(|| Some(inner.get("message").or_else(|| outer.get("error"))?.to_string()))
+        .filter(|said| said != "null")
+        .unwrap_or_default();
+    // OpenRouter: what the server behind it said.
+    let raw = inner.get("metadata").and_then(|metadata| metadata.get("raw")).and_then(Value::as_str);
+    match raw.map(str::trim).filter(|raw| !raw.is_empty() && !said.contains(*raw)) {
+        Some(raw) => format!("{said}: {raw}"),
+        None => said,
+    }
 }
 
 fn bare(value: &Value) -> String {

@@ -68,7 +68,7 @@ impl Fault {
 
     /// A request that got no answer at all.
     pub(in crate::llm) fn unanswered(error: &RequestError, place: &RequestTarget<'_>) -> Self {
-        let RequestTarget { url, table, .. } = place;
+        let RequestTarget { url, table, address, .. } = place;
         use LlmErrorClass as Class;
         let chain = Chain::of(error);
         let cause = chain.texts.last().cloned().unwrap_or_else(|| "the request could not be sent".into());
@@ -79,7 +79,7 @@ impl Fault {
         }
         if let Some(tls) = chain.tls {
             return Self::new(Class::Config, format!("no encrypted connection: {tls}"))
-                .with_help(format!("check that base_url in {table} names the right scheme and host, and that the system's certificates are installed"));
+                .with_help(format!("check that {address} names the right scheme and host, and that the system's certificates are installed"));
         }
         if matches!(error, RequestError::Broken(_)) {
             let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
@@ -91,12 +91,12 @@ impl Fault {
         if chain.texts.iter().any(|text| text.starts_with("dns error")) {
             // A host that was there a moment ago is an outage; one that never was is a typing mistake.
             let class = if place.answered { Class::Down } else { Class::Config };
-            return Self::new(class, "no such host").with_help(format!("check the host name in {url}"));
+            return Self::new(class, "no such host")
+                .with_help(format!("check the host name in {url} ({address})"));
         }
         if chain.has(io::ErrorKind::ConnectionRefused) {
-            return Self::new(Class::Down, "connection refused").with_help(format!(
-                "nothing listens at {url}: start the model server or change base_url in {table}"
-            ));
+            return Self::new(Class::Down, "connection refused")
+                .with_help(format!("nothing listens at {url}: start the model server or change {address}"));
         }
         if matches!(error, RequestError::ConnectTimeout) || chain.has(io::ErrorKind::TimedOut) {
             let limit = if place.own_connect { table } else { "[http]" };
@@ -110,6 +110,8 @@ impl Fault {
 pub(in crate::llm) struct RequestTarget<'a> {
     /// The base URL as it may be printed.
     pub url: &'a str,
+    /// What says the address: `base_url` of a table, an option, a variable.
+    pub address: &'a str,
     /// The table of the configuration that it is written in.
     pub table: &'a str,
     /// Whether the limit of making a connection is of that table too.

@@ -139,12 +139,14 @@ impl ClientState {
     ) -> Result<(Decoded, Attempt), Failure<Box<FailedAttempt>>> {
         let queue = Instant::now();
         let outage = if call.context.patient { self.policy.outage } else { Duration::ZERO };
-        let patience = outage.saturating_sub(call.paused()).min(attempt.left);
+        let patience = outage.saturating_sub(call.paused().max(attempt.failing_for)).min(attempt.left);
         let held = |hold| call.context.observer.held(&self.trouble(hold));
         let entering = call.visit.enter(patience, call.context.deadline, held);
         let pass = match trace::wait("endpoint", entering).await {
             Ok(pass) => pass,
-            Err(refused) => return Err(Self::refused(call, refused, queue.elapsed())),
+            Err(refused) => {
+                return Err(Self::refused(call, refused, attempt.failing_for, queue.elapsed()));
+            }
         };
         *call.paused.lock().unwrap_or_else(PoisonError::into_inner) += pass.paused;
         self.counters.attempt(attempt.number);
@@ -245,6 +247,7 @@ impl ClientState {
     fn refused(
         call: &RetriedRequest<'_>,
         refused: GateRefusal,
+        failing_for: Duration,
         waited: Duration,
     ) -> Failure<Box<FailedAttempt>> {
         let (fault, retry, queued) = match refused {
@@ -254,7 +257,7 @@ impl ClientState {
             }
             GateRefusal::Outage(paused) => {
                 *call.paused.lock().unwrap_or_else(PoisonError::into_inner) += paused;
-                let reason = GiveUp::Outage { waited: call.paused() };
+                let reason = GiveUp::Outage { waited: call.paused().max(failing_for + paused) };
                 let told = "the endpoint is down, and other requests found it so";
                 (Fault::new(Class::Down, told), Retry::Stop(reason), waited.saturating_sub(paused))
             }
@@ -278,7 +281,8 @@ impl ClientState {
         call.context.observer.restart();
         match &call.ready {
             Ready::Script(script) => {
-                let answer = script.answer(call.request).await?;
+                let mut answer = script.answer(call.request).await?;
+                answer.settle_thoughts();
                 call.context.observer.whole(&answer);
                 Ok(answer)
             }

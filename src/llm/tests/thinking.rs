@@ -52,6 +52,7 @@ fn said(client: &str) -> Message {
         thinking: Thinking {
             client: Some(client.into()),
             blocks: vec![(0, json!({"type": "thinking", "thinking": "hm", "signature": "s"}))],
+            ..Thinking::default()
         },
     }
 }

@@ -7,7 +7,9 @@ mod pieces;
 pub(super) use pieces::Pieces;
 
 use super::{
-    Decoded, Ids, NoAnswer, bad, count, finish, first_choice, model, nonempty, put, text, with_calls,
+    Decoded, Ids, NoAnswer, bad,
+    content::{self, Content},
+    count, finish, first_choice, model, put, tool_schema, with_calls,
 };
 use crate::{
     config::LlmConfig,
@@ -30,8 +32,9 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
         let tools = request.tools.iter().map(|tool| {
             let mut function = Map::new();
             function.insert("name".into(), tool.name.as_str().into());
-            function.insert("description".into(), tool.description.as_str().into());
-            function.insert("parameters".into(), Value::Object((*tool.parameters).clone()));
+            let (description, parameters) = tool_schema::described(tool);
+            function.insert("description".into(), description.into());
+            function.insert("parameters".into(), parameters.into());
             if tool.strict {
                 function.insert("strict".into(), true.into());
             }
@@ -51,20 +54,21 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
         return Err(bad("answered with a choice that has no `message`"));
     };
-    let mut content = text(message.get("content"));
+    let Content { text: mut content, reasoning: thought, mut refusal } = Content::of(message.get("content"));
     let tool_calls = tool_calls(message, ids);
     let reason = choice.get("finish_reason").and_then(Value::as_str);
     let mut finish = with_calls(finish(reason), &tool_calls);
-    if let Some(refusal) = nonempty(message, "refusal") {
+    refusal.push_str(&message.get("refusal").map(content::words).unwrap_or_default());
+    if !refusal.is_empty() {
         finish = Finish::ContentFilter;
         if content.is_empty() {
-            refusal.clone_into(&mut content);
+            content = refusal;
         }
     }
-    let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| nonempty(message, key));
+    let reasoning = content::reasoning(message) + &thought;
     Ok(Decoded {
         content,
-        reasoning: reasoning.map(str::to_owned),
+        reasoning: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
         tool_calls,
         finish,
         usage: usage(json),
@@ -74,14 +78,16 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
 }
 
 fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
-    let calls = message.get("tool_calls").and_then(Value::as_array);
+    let calls = message.get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+    // The form before that: one call, without an id.
+    let old = message.get("function_call").filter(|call| call.is_object() && calls.is_none());
     let call = |call: &Value| {
         // Some servers put name and arguments beside the id and not into `function`.
         let function = call.get("function").unwrap_or(call);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         ToolCall::new(ids.give(call.get("id")), name, arguments(function.get("arguments")))
     };
-    calls.into_iter().flatten().map(call).collect()
+    calls.into_iter().flatten().chain(old).map(call).collect()
 }
 
 /// Token counts, the same in the older Completions API.
@@ -140,6 +146,10 @@ mod tests {
             {"id": "mine", "function": {"name": "c", "arguments": ""}},
             {"id": "", "name": "d"},
         ]);
+        let old = json!({"content": null, "function_call": {"name": "a", "arguments": "{\"x\": 1}"}});
+        let old = answer(&old, &"function_call".into());
+        assert_eq!(old.tool_calls, [ToolCall::new("call_4", "a", "{\"x\": 1}")]);
+        assert_eq!(old.finish, Finish::ToolCalls);
         let read = answer(&json!({"tool_calls": calls}), &"stop".into());
         let expected = [
             ToolCall::new("call_4", "a", r#"{"x":1}"#),
@@ -193,7 +203,7 @@ mod tests {
             wire::encode(&request, &config).unwrap(),
             json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
                 "tools": [{"type": "function",
-                    "function": {"name": "t", "description": "does", "parameters": {}, "strict": true}}],
+                    "function": {"name": "t", "description": "does", "parameters": {"type": "object", "properties": {}}, "strict": true}}],
                 "tool_choice": "required", "temperature": 0.5, "max_tokens": 9, "seed": 1, "top_k": 20})
         );
     }

@@ -10,10 +10,13 @@ mod thinking;
 pub(super) use pieces::Pieces;
 pub(in crate::llm) use thinking::{check, settle};
 
-use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, with_calls};
+use super::{Decoded, Ids, NoAnswer, count, failure, finish, model, nonempty, put, tool_schema, with_calls};
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Message, ToolCall, ToolMode, message::arguments},
+    llm::{
+        ChatRequest, Message, ToolCall, ToolMode,
+        message::{arguments, callable},
+    },
     task::Usage,
 };
 
@@ -53,11 +56,10 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
     body.insert("messages".into(), turns.collect());
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
-            let mut schema = (*tool.parameters).clone();
-            schema.entry("type").or_insert_with(|| "object".into());
+            let (description, schema) = tool_schema::described(tool);
             let mut spec = Map::new();
             spec.insert("name".into(), tool.name.as_str().into());
-            spec.insert("description".into(), tool.description.as_str().into());
+            spec.insert("description".into(), description.into());
             spec.insert("input_schema".into(), schema.into());
             if tool.strict {
                 spec.insert("strict".into(), true.into());
@@ -122,12 +124,12 @@ fn used(call: &ToolCall, id: &str) -> Value {
         _ if call.arguments.trim().is_empty() => Map::new(),
         _ => Map::from_iter([("arguments".to_owned(), call.arguments.as_str().into())]),
     };
-    json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
+    json!({"type": "tool_use", "id": id, "name": callable(&call.name), "input": input})
 }
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     let Some(blocks) = json.get("content").and_then(Value::as_array) else {
-        return Err(bad("answered with JSON that has no `content`"));
+        return Err(failure::without(json, "answered with JSON that has no `content`"));
     };
     let mut decoded = Decoded {
         finish: finish(json.get("stop_reason").and_then(Value::as_str)),
@@ -216,7 +218,7 @@ mod tests {
                         {"type": "tool_result", "tool_use_id": "c1", "content": "noon"},
                         {"type": "tool_result", "tool_use_id": "call_1", "content": "no such thing"},
                         {"type": "text", "text": "go on"}]}],
-                "tools": [{"name": "t", "description": "does", "input_schema": {"type": "object"}}],
+                "tools": [{"name": "t", "description": "does", "input_schema": {"type": "object", "properties": {}}}],
                 "tool_choice": {"type": "any"}})
         );
         config.prompt_cache = true;

@@ -6,10 +6,17 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-use super::{Decoded, Ids, NoAnswer, bad, count, finish, model, nonempty, put, text, with_calls};
+use super::{
+    Decoded, Ids, NoAnswer,
+    content::{Content, words},
+    count, failure, finish, model, put, tool_schema, with_calls,
+};
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
+    llm::{
+        ChatRequest, Finish, Message, ToolCall,
+        message::{arguments, callable, sent_arguments},
+    },
     task::Usage,
 };
 
@@ -20,8 +27,9 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
             // `strict` is on here when it is not given, and then refuses most schemas.
-            json!({"type": "function", "name": tool.name, "description": tool.description,
-                "parameters": *tool.parameters, "strict": tool.strict})
+            let (description, parameters) = tool_schema::described(tool);
+            json!({"type": "function", "name": tool.name, "description": description,
+                "parameters": parameters, "strict": tool.strict})
         });
         body.insert("tools".into(), tools.collect());
         body.insert("tool_choice".into(), request.tool_mode.name().into());
@@ -41,8 +49,9 @@ fn items(message: &Message) -> Vec<Value> {
             let said = (!content.is_empty() || tool_calls.is_empty())
                 .then(|| json!({"role": "assistant", "content": content}));
             let calls = tool_calls.iter().map(|call| {
-                let arguments = arguments(Some(&call.arguments.as_str().into()));
-                json!({"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments})
+                let arguments = sent_arguments(&call.arguments);
+                let name = callable(&call.name);
+                json!({"type": "function_call", "call_id": call.id, "name": name, "arguments": arguments})
             });
             said.into_iter().chain(calls).collect()
         }
@@ -54,7 +63,7 @@ fn items(message: &Message) -> Vec<Value> {
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     let Some(output) = json.get("output").and_then(Value::as_array) else {
-        return Err(bad("answered with JSON that has no `output`"));
+        return Err(failure::without(json, "answered with JSON that has no `output`"));
     };
     let status = json.get("status").and_then(Value::as_str);
     let reason = json.pointer("/incomplete_details/reason").and_then(Value::as_str);
@@ -73,17 +82,17 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
                 decoded.tool_calls.push(ToolCall::new(ids.give(id), name, arguments(item.get("arguments"))));
             }
             Some("reasoning") => {
-                let summary = text(item.get("summary"));
-                let whole = if summary.is_empty() { text(item.get("content")) } else { summary };
-                reasoning.push_str(&whole);
+                let part = |key: &str| item.get(key).map(words).filter(|text| !text.is_empty());
+                reasoning.push_str(&part("summary").or_else(|| part("content")).unwrap_or_default());
             }
             // A server that leaves the type out means a message.
             Some("message") | None => {
-                decoded.content.push_str(&text(item.get("content")));
-                let parts = item.get("content").and_then(Value::as_array).into_iter().flatten();
-                for refusal in parts.filter_map(|part| nonempty(part, "refusal")) {
+                let said = Content::of(item.get("content"));
+                reasoning.push_str(&said.reasoning);
+                decoded.content.push_str(&said.text);
+                if !said.refusal.is_empty() {
                     decoded.finish = Finish::ContentFilter;
-                    decoded.content.push_str(refusal);
+                    decoded.content.push_str(&said.refusal);
                 }
             }
             // Calls of tools that run at the server, and what is invented next.
@@ -143,7 +152,7 @@ mod tests {
                     {"role": "assistant", "content": "let me see"},
                     {"type": "function_call", "call_id": "c1", "name": "t", "arguments": "{}"},
                     {"type": "function_call_output", "call_id": "c1", "output": "noon"}],
-                "tools": [{"type": "function", "name": "t", "description": "does", "parameters": {}, "strict": false}],
+                "tools": [{"type": "function", "name": "t", "description": "does", "parameters": {"type": "object", "properties": {}}, "strict": false}],
                 "tool_choice": "required", "max_output_tokens": 9})
         );
     }

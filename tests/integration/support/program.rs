@@ -30,6 +30,7 @@ impl Bench {
         command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
         command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
         command.env("XDG_STATE_HOME", self.0.path().join("state"));
+        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
         command
     }
 

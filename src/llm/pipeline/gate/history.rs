@@ -127,11 +127,6 @@ impl History {
         !self.unlikely(self.failed.values().filter(|failed| failed.silence).count())
     }
 
-    /// Whether anything was answered within the last minute, the usual time of a rate limit.
-    pub(super) fn answered_lately(&self, now: Instant) -> bool {
-        self.last_answer.is_some_and(|at| now.saturating_duration_since(at) <= Duration::from_secs(60))
-    }
-
     /// The share of requests whose first attempt fails, 0 to 1: what was seen and two standard deviations more, so that
     /// chance makes no endpoint look better than it is.
     pub(super) fn failing(&self) -> f64 {

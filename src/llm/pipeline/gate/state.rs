@@ -22,6 +22,8 @@ const FORGOTTEN: u32 = 50;
 const LIVE_PROBES: usize = 8;
 /// Greatest pause before those.
 const LIVE_PAUSE: Duration = Duration::from_secs(5);
+/// Greatest pause before the probe of an endpoint that never spoke.
+const STRANGER_PAUSE: Duration = Duration::from_secs(1);
 /// So often in a row the same request probes such an endpoint.
 const SAME_PROBE: u32 = 4;
 
@@ -318,7 +320,12 @@ impl State {
 
     fn pause(&mut self, hint: Option<Duration>, patience: &WaitPolicy, now: Instant) {
         let (base, cap) = patience.probe;
-        let cap = if self.lives { cap.min(LIVE_PAUSE) } else { cap };
+        let cap = match (self.lives, self.spoke) {
+            (true, _) => cap.min(LIVE_PAUSE),
+            (false, true) => cap,
+            // Whoever gave the address wants to know soon that nobody is there.
+            (false, false) => cap.min(STRANGER_PAUSE),
+        };
         let doubled = base.saturating_mul(2_u32.saturating_pow(self.round)).min(cap);
         let own = doubled.mul_f64(f64::midpoint(1.0, fastrand::f64()));
         let wait = hint.map_or(own, |hint| own.max(spread(hint)));

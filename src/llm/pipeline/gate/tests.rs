@@ -16,6 +16,7 @@ use crate::{
 
 mod narrow;
 mod partial;
+mod single;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -446,7 +447,7 @@ async fn a_lack_of_descriptors_limits_connections() {
     let (one, two) = (gate.visit(patience(), 0), gate.visit(patience(), 0));
     let held = one.enter(SECOND, None, |_| ()).await.unwrap();
     let verdict = two.enter(SECOND, None, |_| ()).await.unwrap().failed(EndpointTrouble::Local, None);
-    assert_eq!((verdict.pace, verdict.counts), (WaitOwner::Gate, 0.0), "it is not the endpoint's fault");
+    assert_eq!((verdict.pace, verdict.sent), (WaitOwner::Gate, false), "it is not the endpoint's fault");
     assert_eq!((gate.stats().limit, gate.stats().pauses), (Some(1), 0));
     let waiting = async { two.enter(SECOND, None, |_| ()).await.unwrap().queued };
     let free = async {

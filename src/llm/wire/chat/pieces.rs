@@ -4,7 +4,11 @@ use serde_json::{Value, json};
 
 use crate::llm::{
     stream::Delta,
-    wire::{Parts, RECENT, keep, keep_reason, nonempty, text},
+    wire::{
+        Parts, RECENT,
+        content::{self, Content},
+        keep, keep_reason, nonempty,
+    },
 };
 
 /// What came so far of the first choice.
@@ -44,15 +48,17 @@ impl Parts for Pieces {
                 tell(delta);
             }
         };
-        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| nonempty(delta, key));
-        let reasoning = reasoning.unwrap_or_default();
-        more(&mut self.reasoning, reasoning, Delta::Reasoning(reasoning));
-        let content = text(delta.get("content"));
-        more(&mut self.content, &content, Delta::Text(&content));
-        let refusal = nonempty(delta, "refusal").unwrap_or_default();
-        more(&mut self.refusal, refusal, Delta::Text(refusal));
+        let said = Content::of(delta.get("content"));
+        let reasoning = content::reasoning(delta) + &said.reasoning;
+        more(&mut self.reasoning, &reasoning, Delta::Reasoning(&reasoning));
+        more(&mut self.content, &said.text, Delta::Text(&said.text));
+        let refusal = said.refusal + nonempty(delta, "refusal").unwrap_or_default();
+        more(&mut self.refusal, &refusal, Delta::Text(&refusal));
         for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.call(call, tell);
+        }
+        if let Some(call) = delta.get("function_call").filter(|call| call.is_object()) {
+            self.old_call(call, tell);
         }
     }
 
@@ -73,6 +79,16 @@ impl Parts for Pieces {
 }
 
 impl Pieces {
+    /// The form before `tool_calls`: one call, whose name comes once.
+    fn old_call(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
+        let mut piece = piece.clone();
+        piece["index"] = 0.into();
+        if self.calls.iter().any(|call| !call.name.is_empty()) {
+            piece["name"] = Value::Null;
+        }
+        self.call(&piece, tell);
+    }
+
     fn call(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
         let number = piece.get("index").and_then(Value::as_u64);
         let id = nonempty(piece, "id").unwrap_or_default();

@@ -136,13 +136,13 @@ pub(super) async fn script(
     })
 }
 
-/// Whether a wait is possible by the policy: the random wait, or the pause of the endpoint.
+/// Whether a wait is possible by the policy: the random wait, and the pause of the endpoint.
 fn fits(policy: &RetryPolicy, number: u32, hint: Option<Duration>, waited: Duration) -> bool {
     // A timer may be late on a busy machine, never early.
     const LATE: Duration = Duration::from_millis(250);
-    let drawn = policy.base.saturating_mul(2_u32.saturating_pow(number)).min(policy.cap);
+    let drawn = policy.longest_waits(false).nth(number as usize).unwrap_or(policy.cap);
     let hint = hint.unwrap_or_default();
-    let most = drawn.max(policy.probes().1).max(hint + (hint / 10).min(Duration::from_secs(1)));
+    let most = (drawn + policy.probes().1).max(hint + (hint / 10).min(Duration::from_secs(1)));
     waited >= hint && waited <= most + LATE
 }
 

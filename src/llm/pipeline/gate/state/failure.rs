@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Again, Entered, Mode, Role, State, spread};
 use crate::{
     llm::pipeline::gate::{EndpointTrouble, WaitPolicy, admission::RefusalCause},
-    retry::{FailureWeight, WaitOwner},
+    retry::{EndpointState, FailureWeight, WaitOwner},
 };
 
 /// A refused key or account is not tried again for so long.
@@ -35,8 +35,10 @@ impl State {
         );
         self.spoke |= !silent;
         let server = trouble == EndpointTrouble::Server;
+        let outage = matches!(trouble, EndpointTrouble::Outage { .. });
         let mut again = Again::default();
-        let (by_gate, counts) = match trouble {
+        let mut sent = true;
+        let by_gate = match trouble {
             EndpointTrouble::Outage { .. } | EndpointTrouble::Server => {
                 if entered.failures == 0 && entered.role != Role::Probe {
                     self.history.first_failed();
@@ -44,9 +46,12 @@ impl State {
                 self.lives = server;
                 self.doubt(entered, !server, hint, patience, now);
                 again.paid = true;
-                (false, self.weight(entered, server))
+                // Its own waits are longer the more often it failed. What the endpoint asked for is the gate's.
+                hint.is_some() && self.holds()
             }
-            EndpointTrouble::Throttled => self.throttled(entered, hint, &mut again, patience, now),
+            EndpointTrouble::Throttled => {
+                self.throttled(entered, hint, &mut again, patience, now) || self.holds()
+            }
             EndpointTrouble::Local => {
                 self.history.left(entered.ticket.number);
                 let others = self.flow.fresh > 0 && entered.role == Role::Request;
@@ -55,7 +60,8 @@ impl State {
                 } else if let Mode::Paused { until, .. } = &mut self.mode {
                     *until = now + patience.probe.0;
                 }
-                (others, if others { 0.0 } else { 1.0 })
+                sent = !others;
+                others || self.holds()
             }
             EndpointTrouble::KeyRefusal(why) => {
                 self.history.left(entered.ticket.number);
@@ -65,23 +71,32 @@ impl State {
                     self.mode = Mode::KeyRefusal { until: now + SHUT, why };
                     self.call_all();
                 }
-                (true, 1.0)
+                true
             }
             EndpointTrouble::None => {
                 self.works(entered, patience, now);
-                (false, 1.0)
+                self.holds()
             }
         };
         self.call_next(now);
-        let by_gate = by_gate || !matches!(self.mode, Mode::Open | Mode::Suspected { .. });
         // What is said of the endpoint is no reason to give up because others succeed.
         let failing = if server { self.history.failing() } else { 1.0 };
-        let pace =
-            if by_gate { WaitOwner::Gate } else { WaitOwner::Own { answering: self.history.answers() } };
-        (FailureWeight { pace, counts, failing }, again)
+        let endpoint = match (self.history.answers(), self.spoke) {
+            (true, _) => EndpointState::Answering,
+            (false, true) if server => EndpointState::Failing,
+            (false, true) => EndpointState::Down,
+            (false, false) => EndpointState::Silent,
+        };
+        let pace = if by_gate { WaitOwner::Gate } else { WaitOwner::Own(endpoint) };
+        (FailureWeight { pace, sent, outage, failing }, again)
     }
 
-    /// It takes no more for now. Whether the gate makes the call wait, and how much the attempt counts.
+    /// Whether the gate makes all calls wait.
+    fn holds(&self) -> bool {
+        !matches!(self.mode, Mode::Open | Mode::Suspected { .. })
+    }
+
+    /// It takes no more for now. Whether the gate makes the call wait.
     fn throttled(
         &mut self,
         entered: Entered,
@@ -89,7 +104,7 @@ impl State {
         again: &mut Again,
         patience: &WaitPolicy,
         now: Instant,
-    ) -> (bool, f64) {
+    ) -> bool {
         let refusal = match entered.role {
             Role::Request => self.flow.refused(entered.ticket, now),
             Role::Scout | Role::Probe => RefusalCause::Unexplained,
@@ -102,7 +117,7 @@ impl State {
                 // moment.
                 let moment = more.then(|| AFTER_REFUSAL.mul_f64(fastrand::f64()));
                 again.not_before = hint.map(spread).or(moment).map(|wait| now + wait);
-                return (true, 0.5);
+                return true;
             }
             RefusalCause::Rate => {
                 self.history.left(entered.ticket.number);
@@ -112,19 +127,7 @@ impl State {
             RefusalCause::Unexplained => self.doubt(entered, true, hint, patience, now),
         }
         again.paid = true;
-        (false, if self.history.answered_lately(now) { 0.5 } else { 1.0 })
-    }
-
-    /// How much a failed attempt counts against its request.
-    fn weight(&self, entered: Entered, server: bool) -> f64 {
-        match entered.role {
-            Role::Request => 1.0,
-            // An endpoint that never spoke may be a wrong address.
-            _ if !self.spoke => 1.0,
-            // Said of the request, though perhaps of all that were sent then.
-            _ if server => 0.5,
-            _ => 0.0,
-        }
+        false
     }
 
     /// One more failure. Too many of them in a row are a suspicion, and a suspicion that lasts is a pause; so is the

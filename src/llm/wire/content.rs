@@ -1,0 +1,102 @@
+//! Reads what a message holds, in any form that servers give it: text, a number, a part, or a list of parts, some of which
+//! are thoughts or a refusal.
+
+use serde_json::Value;
+
+/// The text of a message, and what is no part of it.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Content {
+    pub text: String,
+    pub reasoning: String,
+    pub refusal: String,
+}
+
+impl Content {
+    pub(super) fn of(value: Option<&Value>) -> Self {
+        let mut content = Self::default();
+        match value {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(parts)) => parts.iter().for_each(|part| content.part(part)),
+            Some(Value::Number(number)) => content.text = number.to_string(),
+            Some(Value::Bool(flag)) => content.text = flag.to_string(),
+            Some(other) => content.part(other),
+        }
+        content
+    }
+
+    fn part(&mut self, part: &Value) {
+        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+        let thinks = ["think", "thought", "reason"].iter().any(|word| kind.contains(word));
+        // Google marks its thoughts with a flag.
+        if thinks || part.get("thought").and_then(Value::as_bool) == Some(true) {
+            self.reasoning.push_str(&words(part));
+        } else if kind == "refusal" {
+            self.refusal.push_str(&words(part));
+        } else {
+            // Pictures, files and what is invented next have no text.
+            let text = part.as_str().map(str::to_owned).or_else(|| part.get("text").map(words));
+            self.text.push_str(&text.unwrap_or_default());
+        }
+    }
+}
+
+/// All the words of a thought or refusal, which servers nest in their own ways.
+pub(super) fn words(value: &Value) -> String {
+    const KEYS: [&str; 8] =
+        ["thinking", "reasoning", "text", "content", "summary", "value", "refusal", "reasoning_content"];
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().map(words).collect(),
+        Value::Object(fields) => KEYS
+            .iter()
+            .filter_map(|key| fields.get(*key))
+            .map(words)
+            .find(|text| !text.is_empty())
+            .unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+/// What a message or a piece of one has of reasoning, beside its text.
+pub(super) fn reasoning(message: &Value) -> String {
+    const KEYS: [&str; 6] =
+        ["reasoning_content", "reasoning", "reasoning_text", "thinking", "thoughts", "reasoning_details"];
+    let found = KEYS.iter().filter_map(|key| message.get(*key)).map(words);
+    found.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn content_is_read_in_every_form() {
+        let said = |text: &str| Content { text: text.into(), ..Content::default() };
+        let thought = |text: &str, thought: &str| Content { reasoning: thought.into(), ..said(text) };
+        for (value, expected) in [
+            (json!("4"), said("4")),
+            (json!(4), said("4")),
+            (json!(null), said("")),
+            (json!(true), said("true")),
+            (json!(["a", {"type": "text", "text": "b"}, {"text": "c"}]), said("abc")),
+            (json!({"type": "output_text", "text": "4"}), said("4")),
+            (json!([{"type": "text", "text": {"value": "4", "annotations": []}}]), said("4")),
+            (json!([{"type": "image_url", "image_url": {"url": "x"}}]), said("")),
+            (
+                json!([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "4"}]),
+                thought("4", "hm"),
+            ),
+            (json!([{"type": "thinking", "thinking": "hm"}, "4"]), thought("4", "hm")),
+            (json!([{"type": "reasoning", "text": "hm"}, "4"]), thought("4", "hm")),
+            (json!([{"text": "hm", "thought": true}, {"text": "4"}]), thought("4", "hm")),
+            (json!([{"type": "refusal", "refusal": "no"}]), Content { refusal: "no".into(), ..said("") }),
+        ] {
+            assert_eq!(Content::of(Some(&value)), expected, "{value}");
+        }
+        let details =
+            json!({"reasoning": null, "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]});
+        assert_eq!(reasoning(&details), "hm");
+    }
+}
