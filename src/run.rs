@@ -94,6 +94,7 @@ pub const CASSETTE: &str = "cassette.jsonl";
 const JOBS: NonZeroUsize = NonZeroUsize::new(4).expect("four is not zero");
 
 /// Tasks to run, and how.
+#[cfg_attr(feature = "nats", expect(clippy::struct_excessive_bools, reason = "each is an option of its own"))]
 pub struct Run {
     config: Config,
     tasks: TaskSet,

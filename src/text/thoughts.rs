@@ -98,7 +98,6 @@ pub(crate) fn split(text: &str) -> Split {
         }
         let before = &text[from..whole.start()];
         match (open, mark) {
-            (_, Mark::Text) => continue,
             (None, Mark::Open(kind)) => {
                 split.answer.push_str(before);
                 open = Some(kind);
@@ -127,10 +126,13 @@ pub(crate) fn split(text: &str) -> Split {
                     add(&mut split.thoughts, &said);
                 }
             }
-            // The end of some other element, or of an answer.
-            (None, Mark::Close(Kind::Details)) => continue,
             (None, Mark::Close(Kind::Channel) | Mark::Noise) => split.answer.push_str(before),
-            (Some(_), Mark::Close(_) | Mark::Noise) => continue,
+            // The end of some other element, or of an answer.
+            (None, Mark::Close(Kind::Details))
+            | (Some(_), Mark::Close(_) | Mark::Noise)
+            | (_, Mark::Text) => {
+                continue;
+            }
         }
         any = true;
         from = whole.end();
@@ -143,7 +145,8 @@ pub(crate) fn split(text: &str) -> Split {
         Some(_) => add(&mut split.thoughts, &text[from..]),
         None => split.answer.push_str(&text[from..]),
     }
-    split.answer = split.answer.trim().to_owned();
+    split.answer.truncate(split.answer.trim_end().len());
+    split.answer.drain(..split.answer.len() - split.answer.trim_start().len());
     split
 }
 

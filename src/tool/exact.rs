@@ -211,7 +211,7 @@ mod tests {
         for json in [
             r#"{"id":123456789012345678901234567890,"u":18446744073709551615,"i":-9223372036854775808}"#,
             r#"{"a/b":[1,{"~":-123456789012345678901234567890}],"c":1.0,"d":0.1234567890123456789012}"#,
-            r#"[9007199254740993,12345678901234567890123]"#,
+            r"[9007199254740993,12345678901234567890123]",
             "18446744073709551616",
             r#"{"text":"\"123456789012345678901234567890","n":10000000000000000000000000000001}"#,
         ] {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_value_that_became_another_one_is_written_as_it_is() {
         let numbers = ExactNumbers::of(r#"{"a":123456789012345678901234567890,"b":12345678901234567890123}"#);
-        let changed = json!({"a": 7, "b": 12345678901234567890123.0, "c": 1});
+        let changed = json!({"a": 7, "b": 12_345_678_901_234_567_890_123.0, "c": 1});
         assert_eq!(numbers.written(&changed), r#"{"a":7,"b":12345678901234567890123,"c":1}"#);
     }
 
@@ -245,8 +245,8 @@ mod tests {
     fn arguments_given_as_text_are_exact() {
         const BIG: &str = "123456789012345678901234567890";
         let mut numbers = ExactNumbers::default();
-        numbers.add_texts("n", &json!(1.2345678901234568e29), &[BIG]);
-        numbers.add_texts("list", &json!([1, 1.2345678901234568e29]), &["1", BIG]);
+        numbers.add_texts("n", &json!(1.234_567_890_123_456_8e29), &[BIG]);
+        numbers.add_texts("list", &json!([1, 1.234_567_890_123_456_8e29]), &["1", BIG]);
         numbers.add_texts("text", &json!(BIG), &[BIG]);
         let arguments: Value =
             serde_json::from_str(&format!(r#"{{"n":{BIG},"list":[1,{BIG}],"text":"{BIG}"}}"#)).unwrap();

@@ -15,7 +15,7 @@ Usage:
   toolcrib-fakes [BEHAVIOUR]...         the fixture: misbehaves as each word says (src/servers/fixture.rs)
   toolcrib-fakes chaos [FAULT]...       breaks in a chosen way at a chosen moment; `chaos list` shows the ways
   toolcrib-fakes baseline [wait=MS]     does next to nothing, to measure its client; MS before it reads
-  toolcrib-fakes odd SEED               one node of one of its answers is odd, for `toolcrib-lab oddities`
+  toolcrib-fakes odd [SEED]             one node of one of its answers is odd, for `toolcrib-lab oddities`
   toolcrib-fakes scripted JSON          answers as the members of the object say (src/servers/scripted.rs)
   toolcrib-fakes stubborn BEHAVIOUR     is hard to end, for `toolcrib-lab torture`
 ";
@@ -29,9 +29,9 @@ fn main() -> ExitCode {
         Some("scripted") => scripted::run(words),
         #[cfg(target_os = "linux")]
         Some("stubborn") => toolcrib_fakes::servers::stubborn::main(words),
-        Some("odd") => match words.next().and_then(|word| word.to_str()?.parse().ok()) {
-            Some(seed) => odd::run(seed),
-            None => ExitCode::from(2),
+        Some("odd") => match words.next().map(|word| word.to_string_lossy().parse()).transpose() {
+            Ok(seed) => odd::run(seed),
+            Err(_) => ExitCode::from(2),
         },
         Some("--help" | "-h") => {
             let _ = std::io::stdout().write_all(HELP.as_bytes());

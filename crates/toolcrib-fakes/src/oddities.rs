@@ -57,8 +57,12 @@ impl Change {
         let mut rng = Rng::with_seed(seed);
         let mut paths = Vec::new();
         collect(message, &mut Vec::new(), &mut paths);
-        let path = paths.get(rng.usize(..paths.len().max(1)))?.clone();
-        Some(Self { path, oddity: Oddity::ALL[rng.usize(..Oddity::ALL.len())] })
+        let (path, node) = paths.swap_remove(rng.usize(..=paths.len().checked_sub(1)?));
+        let oddity = match Oddity::ALL[rng.usize(..Oddity::ALL.len())] {
+            Oddity::Null if node.is_null() => Oddity::Missing,
+            oddity => oddity,
+        };
+        Some(Self { path, oddity })
     }
 
     /// `message` with this change, as text: an object can have a member twice.
@@ -91,8 +95,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// The ways to all nodes below `value`.
-fn collect(value: &Value, at: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
+/// All nodes below `value`, with the ways to them.
+fn collect<'a>(value: &'a Value, at: &mut Vec<Step>, paths: &mut Vec<(Vec<Step>, &'a Value)>) {
     let children: Vec<(Step, &Value)> = match value {
         Value::Object(members) => {
             members.iter().map(|(key, child)| (Step::Key(key.clone()), child)).collect()
@@ -102,7 +106,7 @@ fn collect(value: &Value, at: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
     };
     for (step, child) in children {
         at.push(step);
-        paths.push(at.clone());
+        paths.push((at.clone(), child));
         collect(child, at, paths);
         at.pop();
     }

@@ -129,7 +129,9 @@ impl Oddities {
                 let what = format!("a thread panicked: {what}");
                 Fault { seed, change: format!("or one of the next {size}"), what }
             }));
-            faults.iter().for_each(|fault| context.ui.bad("Fault", fault.to_string()));
+            for fault in &faults {
+                context.ui.bad("Fault", fault.to_string());
+            }
             tally.faults.extend(faults);
             (seed, tally.seeds) = (seed + size, tally.seeds + size);
             if tally.faults.len() >= MAX_FAULTS {

@@ -338,8 +338,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"b"}}"#,
             r#"{"jsonrpc":"2.0","id":5,"method":"resources/unsubscribe","params":{"uri":"a"}}"#,
         ];
-        let lines =
-            |lines: &[usize]| lines.iter().map(|line| format!("{}\n", said[*line])).collect::<String>();
+        let lines = |lines: &[usize]| lines.iter().flat_map(|line| [said[*line], "\n"]).collect::<String>();
         for line in said {
             relay.say(format!("{line}\n").as_bytes());
         }

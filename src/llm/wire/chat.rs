@@ -78,7 +78,11 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
 }
 
 fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
-    let calls = message.get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+    // What is no object asks for nothing.
+    let calls = message
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .filter(|calls| calls.iter().any(Value::is_object));
     // The form before that: one call, without an id.
     let old = message.get("function_call").filter(|call| call.is_object() && calls.is_none());
     let call = |call: &Value| {
@@ -87,7 +91,7 @@ fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         ToolCall::new(ids.give(call.get("id")), name, arguments(function.get("arguments")))
     };
-    calls.into_iter().flatten().chain(old).map(call).collect()
+    calls.into_iter().flatten().filter(|call| call.is_object()).chain(old).map(call).collect()
 }
 
 /// Token counts, the same in the older Completions API.
@@ -145,7 +149,11 @@ mod tests {
             {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
             {"id": "mine", "function": {"name": "c", "arguments": ""}},
             {"id": "", "name": "d"},
+            null,
+            [[]],
         ]);
+        let none = answer(&json!({"content": "said", "tool_calls": [null, "x"]}), &"stop".into());
+        assert_eq!((none.content.as_str(), none.tool_calls.len(), none.finish), ("said", 0, Finish::Stop));
         let old = json!({"content": null, "function_call": {"name": "a", "arguments": "{\"x\": 1}"}});
         let old = answer(&old, &"function_call".into());
         assert_eq!(old.tool_calls, [ToolCall::new("call_4", "a", "{\"x\": 1}")]);

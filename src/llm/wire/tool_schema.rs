@@ -123,12 +123,9 @@ fn merge(
 ) -> bool {
     let mut whole = true;
     for (key, condition) in conditions {
-        let variants = match (key.as_str(), condition) {
-            ("anyOf" | "oneOf" | "allOf", Value::Array(variants)) => variants,
-            _ => {
-                whole = false;
-                continue;
-            }
+        let ("anyOf" | "oneOf" | "allOf", Value::Array(variants)) = (key.as_str(), condition) else {
+            whole = false;
+            continue;
         };
         whole &= key == "allOf" || variants.len() < 2;
         let objects = variants.iter().filter_map(Value::as_object).map(|variant| resolved(variant, root));
@@ -204,7 +201,9 @@ fn plain(schema: &mut Value, root: &Value, depth: usize) {
     }
     for key in ["anyOf", "oneOf", "allOf", "prefixItems"] {
         if let Some(Value::Array(variants)) = fields.get_mut(key) {
-            variants.iter_mut().for_each(|variant| plain(variant, root, depth + 1));
+            for variant in variants {
+                plain(variant, root, depth + 1);
+            }
         }
     }
     for key in ["$defs", "definitions"] {
@@ -257,7 +256,9 @@ fn renamed(schema: &Value, depth: usize, found: &mut HashMap<String, String>) {
             fields.values().for_each(|inner| renamed(inner, depth + 1, found));
         }
         Value::Array(items) if depth <= DEPTH => {
-            items.iter().for_each(|item| renamed(item, depth + 1, found))
+            for item in items {
+                renamed(item, depth + 1, found);
+            }
         }
         _ => {}
     }

@@ -201,7 +201,7 @@ async fn a_failed_required_server_ends_the_others() {
 #[tokio::test]
 async fn helpers_of_a_server_that_fails_to_start_are_ended() {
     let lab = Lab::new();
-    let failing = ["die-now", "never-init", "loop-cursor"].map(|flag| {
+    let failing = ["die-now", "never-init"].map(|flag| {
         let mut config = lab.wrapped(flag, &["helper-holds-stdout", "ignore-eof", flag]);
         config.startup_timeout = Duration::from_secs(1);
         config

@@ -1,5 +1,5 @@
 //! `toolcrib-fakes odd SEED`: a tool server that answers as it should, but for one node of one answer ([`crate::oddities`]).
-//! Who checks its client asks [`Plan::of`] for the same seed which one that is.
+//! Who checks its client asks [`Plan::of`] for the same seed which one that is. Without a seed nothing is odd.
 
 use std::{
     io::{self, BufRead, Write},
@@ -48,12 +48,12 @@ impl Plan {
 }
 
 /// Serves until its input ends.
-pub fn run(seed: u64) -> ExitCode {
+pub fn run(seed: Option<u64>) -> ExitCode {
     if serve(seed).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn serve(seed: u64) -> io::Result<()> {
-    let plan = Plan::of(seed);
+fn serve(seed: Option<u64>) -> io::Result<()> {
+    let plan = seed.and_then(Plan::of);
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let Ok(request) = serde_json::from_str::<Value>(&line?) else { continue };

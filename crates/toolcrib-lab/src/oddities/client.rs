@@ -9,16 +9,19 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 use toolcrib::cli_support::bench::Scratch;
-use toolcrib_fakes::oddities::Change;
+use toolcrib_fakes::{oddities::Change, servers::odd::TEXTS};
 
 use super::Fault;
 use crate::{
     bench::gateway::gateways::{self, Running},
+    fakes,
     mcp::{Era, HttpClient, Identity, nobody},
 };
 
 /// How many requests a round sends over each transport.
 pub(super) const AT_ONCE: u64 = 16;
+const SERVER: &str = "odd";
+const TOOL: &str = "odd__alpha";
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -44,10 +47,15 @@ struct LineGateway {
 impl Clients {
     pub(super) async fn start(toolcrib: Option<&Path>) -> anyhow::Result<Self> {
         let scratch = Scratch::new()?;
-        gateways::write_configs(&scratch)?;
+        let (program, words) = fakes::command(&["odd"])?;
+        let program = program.display().to_string();
+        let toml = format!("[servers.{SERVER}]\ncommand = {program:?}\nargs = {words:?}\n");
+        std::fs::write(gateways::toml_file(&scratch), toml)?;
         let gateway = gateways::own(toolcrib)?.swap_remove(0);
         let http = gateway.start(&scratch).await?;
         let url = http.url().context("it serves HTTP")?;
+        // The endpoint of all servers.
+        let url = url.rsplit_once('/').map_or(url.clone(), |(all, _)| all.to_owned());
         let steady = HttpClient::open(&url, Identity::new(Era::Legacy, json!({}))).await?;
         let lines = LineGateway::start(gateway.program(), &gateways::toml_file(&scratch), &scratch)?;
         Ok(Self { http, url, steady, lines, _scratch: scratch })
@@ -69,10 +77,10 @@ impl Clients {
                 return Ok(faults);
             }
             // An odd `initialize` may have begun another session: the steady client has its own.
-            let call = self.steady.identity.call("echo", &json!({"text": "hello"}));
+            let call = self.steady.identity.call(TOOL, &json!({"text": "hello"}));
             let called = tokio::time::timeout(LIMIT, self.steady.request(&call, &nobody)).await;
             match called {
-                Ok(Ok(Ok(result))) if result["content"][0]["text"] == "hello" => {}
+                Ok(Ok(Ok(result))) if result["content"][0]["text"] == TEXTS[0] => {}
                 Ok(other) => broken(format!("the next call failed: {other:?}")),
                 Err(_) => broken("the next call has no answer".to_owned()),
             }
@@ -153,9 +161,9 @@ fn requests() -> Vec<Value> {
         request("tools/list", json!({"cursor": "c", "_meta": {"progressToken": 1}})),
         request(
             "tools/call",
-            json!({"name": "echo", "arguments": {"text": "x"}, "_meta": {"progressToken": "p"}}),
+            json!({"name": TOOL, "arguments": {"text": "x"}, "_meta": {"progressToken": "p"}}),
         ),
-        request("tools/call", json!({"name": "echo", "arguments": {"text": "x"}, "_meta": meta})),
+        request("tools/call", json!({"name": TOOL, "arguments": {"text": "x"}, "_meta": meta})),
         request("prompts/get", json!({"name": "p", "arguments": {"a": "b"}})),
         request("resources/read", json!({"uri": "file:///x"})),
         request("resources/subscribe", json!({"uri": "file:///x"})),

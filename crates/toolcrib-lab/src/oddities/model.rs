@@ -144,8 +144,9 @@ impl Plan {
         if !self.stream {
             return Reply::text(200, texts.collect::<String>());
         }
-        let events = texts.map(|text| format!("data: {text}\n\n")).collect::<String>();
-        Reply::text(200, events + "data: [DONE]\n\n").header("content-type", "text/event-stream")
+        let done = "[DONE]".to_owned();
+        let events: Vec<String> = texts.chain([done]).map(|text| format!("data: {text}\n\n")).collect();
+        Reply::text(200, events.concat()).header("content-type", "text/event-stream")
     }
 
     /// Nothing of the message has another meaning than before.
@@ -192,7 +193,7 @@ impl Plan {
     }
 }
 
-fn envelope(kind: &str, choices: Value) -> Value {
+fn envelope(kind: &str, choices: &Value) -> Value {
     json!({
         "id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": "odd", "choices": choices,
         "usage": {
@@ -215,7 +216,7 @@ fn calls(stream: bool) -> Value {
     });
     let (part, kind) =
         if stream { ("delta", "chat.completion.chunk") } else { ("message", "chat.completion") };
-    envelope(kind, json!([{"index": 0, part: message, "logprobs": null, "finish_reason": "tool_calls"}]))
+    envelope(kind, &json!([{"index": 0, part: message, "logprobs": null, "finish_reason": "tool_calls"}]))
 }
 
 fn last() -> Value {
@@ -224,14 +225,14 @@ fn last() -> Value {
         "reasoning_content": "It is known.", "tool_calls": [],
     });
     let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
-    envelope("chat.completion", json!([choice]))
+    envelope("chat.completion", &json!([choice]))
 }
 
 /// The last answer as a stream: its beginning, its text, its end.
 fn pieces() -> Vec<Value> {
     let piece = |delta: Value, finish: Value| {
         let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
-        envelope("chat.completion.chunk", json!([choice]))
+        envelope("chat.completion.chunk", &json!([choice]))
     };
     vec![
         piece(json!({"role": "assistant", "content": "", "reasoning_content": "It is known."}), Value::Null),

@@ -75,7 +75,7 @@ async fn check(toolbox: &Toolbox, seed: u64) -> Vec<Fault> {
     let promise = Promise::of(&plan);
     let mut faults = Vec::new();
     let mut broken = |what: String| {
-        faults.push(Fault { seed, change: format!("{:?} {}", plan.answer, plan.change), what })
+        faults.push(Fault { seed, change: format!("{:?} {}", plan.answer, plan.change), what });
     };
     let status = toolbox.status().into_iter().find(|status| status.name.as_str() == server);
     let up = toolbox.catalog().entries().iter().any(|entry| entry.server.as_str() == server);

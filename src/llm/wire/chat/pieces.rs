@@ -54,7 +54,9 @@ impl Parts for Pieces {
         more(&mut self.content, &said.text, Delta::Text(&said.text));
         let refusal = said.refusal + nonempty(delta, "refusal").unwrap_or_default();
         more(&mut self.refusal, &refusal, Delta::Text(&refusal));
-        for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+        let calls = delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+        // What is no object asks for nothing.
+        for call in calls.filter(|call| call.is_object()) {
             self.call(call, tell);
         }
         if let Some(call) = delta.get("function_call").filter(|call| call.is_object()) {
