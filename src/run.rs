@@ -237,7 +237,7 @@ impl Run {
     }
 
     /// Carries out the samples of each task one after the other, and no further one once a sample has passed: pass@k for
-    /// fewer requests. See [`SampleFigures`](crate::score::SampleFigures) for what is left of the figures.
+    /// fewer requests. See [`SampleFigures`] for what is left of the figures.
     #[must_use]
     pub fn until_pass(self, until_pass: bool) -> Self {
         Self { until_pass, ..self }
