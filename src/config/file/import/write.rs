@@ -16,8 +16,8 @@ use crate::{
 
 /// Translates another tool's configuration into text for a `servers.toml` in the current folder.
 ///
-/// `source` is a path, or the name of a client ([`McpClient`](crate::config::McpClient)). Variables stay variables, so no secret is copied that
-/// was not written out in the source. Returns the text and notes about what was not understood.
+/// `source` is a path, or the name of a client ([`McpClient`](crate::config::McpClient)). Variables stay variables, so no
+/// secret is copied that was not written out in the source. Returns the text and notes about what was not understood.
 pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
     let mut notes = Vec::new();
     let origin = match find(source, env.folder(), env) {
