@@ -26,13 +26,13 @@ no_process_left() {
 # Whatever is listed here counts as met: its tests fail where it is missing, instead of being skipped (docs/testing.md).
 export TOOLCRIB_TEST_REQUIRE=public_servers,numpy,uv,export_readers,npm_registry,python3,git
 
-browser() {
+get_browser() {
   command -v chromium && return
   [ "$(id -u)" = 0 ] && command -v apt-get && apt-get -qq update &&
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core
 }
 
-promtool() {
+get_promtool() {
   command -v promtool && return
   # Of the package only this program: it would start a server.
   mkdir -p target/promtool && (cd target/promtool && command -v apt-get && apt-get -qq update &&
@@ -44,8 +44,8 @@ promtool() {
 install_for_tests() {
   bash tests/servers/install.sh
   bash tests/exports/install.sh
-  if browser >/dev/null 2>&1; then TOOLCRIB_TEST_REQUIRE+=,chromium; else skip "chromium"; fi
-  if promtool >/dev/null 2>&1; then TOOLCRIB_TEST_REQUIRE+=,promtool; else skip "promtool"; fi
+  if get_browser >/dev/null 2>&1; then TOOLCRIB_TEST_REQUIRE+=,chromium; else skip "chromium"; fi
+  if get_promtool >/dev/null 2>&1; then TOOLCRIB_TEST_REQUIRE+=,promtool; else skip "promtool"; fi
 }
 
 # A machine that was too busy for a moment is no defect: a test that fails is run once more, and told as FLAKY.

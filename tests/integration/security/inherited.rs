@@ -15,7 +15,7 @@ use std::{
 use crate::{
     daemon::Crib,
     support::program::{Bench, Running, code, err, up},
-    support::{Lab, is_running, signal, wait_for},
+    support::{FIXTURE, Lab, is_running, signal, wait_for},
 };
 
 /// Somebody without rights.
@@ -208,6 +208,9 @@ fn a_guard_refuses_requests_of_another_user() {
 #[test]
 fn a_helper_that_became_another_user_is_reported() {
     let (folder, setpriv) = copy("/usr/bin/setpriv", 0o4755);
+    // The folder of the build need not be open to other users.
+    let (_program_folder, program) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o755);
+    let (_fixture_folder, fixture) = copy(FIXTURE, 0o755);
     let lab = Lab::new();
     let script = format!(
         "{} --reuid 0 --regid 0 --clear-groups sleep 600 </dev/null >/dev/null 2>&1 & echo $! > helper; until grep -q sleep /proc/$!/comm; do :; done; exec \\\"$@\\\"",
@@ -215,12 +218,15 @@ fn a_helper_that_became_another_user_is_reported() {
     );
     let bench = Bench::new(&format!(
         "[defaults]\neof_grace = \"200ms\"\nterm_grace = \"200ms\"\n[servers.one]\ncommand = \"/bin/sh\"\n\
-         args = [\"-c\", \"{script}\", \"sh\", FIXTURE]\nenv = {{ {} = {:?} }}\n",
+         args = [\"-c\", \"{script}\", \"sh\", {fixture:?}]\nenv = {{ {} = {:?} }}\n",
         Lab::VARIABLE,
         lab.mark()
     ));
     fs::set_permissions(bench.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let mut command = bench.command(&["call", "one.pid"]);
+    let plain = bench.command(&["call", "one.pid"]);
+    let mut command = Command::new(program);
+    command.args(plain.get_args()).current_dir(bench.0.path()).stdin(Stdio::null());
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.uid(NOBODY).gid(NOBODY).env("HOME", folder.path());
     let output = command.output().unwrap();
     let helper: u32 = fs::read_to_string(bench.0.path().join("helper")).unwrap().trim().parse().unwrap();
