@@ -119,7 +119,7 @@ fn exits_are_seen_where_sigchld_was_ignored() {
     let says = |word: &str| text.lock().unwrap().contains(word);
     wait_for("a server", || says("Serving"));
     let is_fixture = |pid: &u32| {
-        let own = Path::new(crate::support::FIXTURE);
+        let own = Path::new(FIXTURE);
         fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
     };
     let server = lab.servers().into_iter().find(is_fixture).unwrap();
