@@ -30,7 +30,7 @@ fn named<'l>(list: &'l Value, key: &str, name: &str) -> &'l Value {
 
 #[test]
 fn one_odd_item_takes_no_list_from_clients() {
-    let schema = json!({"type": "object"});
+    let (schema, empty) = (json!({"type": "object"}), json!({"type": "object", "properties": {}}));
     let (_folder, crib) = odd(&json!({
         "initialize": initialized(),
         "tools/list": {"tools": [
@@ -42,6 +42,10 @@ fn one_odd_item_takes_no_list_from_clients() {
                 "execution": {"taskSupport": "some"}, "annotations": {"title": 1}},
             {"name": "broken", "inputSchema": schema,
                 "outputSchema": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}},
+            {"name": "thing", "inputSchema": schema, "outputSchema": {"type": "thing"}},
+            {"name": "inside", "inputSchema": {"type": "object", "required": true, "properties": {
+                "a": {"type": "str", "enum": null}, "b": {"$ref": "#/$defs/none", "description": "b"},
+                "c": {"pattern": "(", "items": null, "type": "string"}}}},
         ]},
         "prompts/list": {"prompts": [{"name": "p", "arguments": [{"x": 1}], "title": null}, {"title": "none"}, 3]},
         "resources/list": {"resources": [
@@ -62,10 +66,12 @@ fn one_odd_item_takes_no_list_from_clients() {
             tools.as_array().unwrap().iter().any(|tool| tool["name"].as_str().unwrap().starts_with("good__"))
         );
         assert_eq!(tool("untyped")["inputSchema"], json!({"type": "object", "properties": {"a": {}}}));
-        assert_eq!(tool("typed")["inputSchema"], schema);
-        for name in ["right", "nulls", "broken"] {
-            assert_eq!(*tool(name), json!({"name": format!("odd__{name}"), "inputSchema": schema}));
+        assert_eq!(tool("typed")["inputSchema"], empty);
+        for name in ["right", "nulls", "broken", "thing"] {
+            assert_eq!(*tool(name), json!({"name": format!("odd__{name}"), "inputSchema": empty}));
         }
+        let inside = json!({"a": {}, "b": {"description": "b"}, "c": {"type": "string"}});
+        assert_eq!(tool("inside")["inputSchema"], json!({"type": "object", "properties": inside}));
         let shapes = tool("shapes");
         assert_eq!(
             (&shapes["icons"], &shapes["annotations"], shapes.get("_meta")),
@@ -89,6 +95,11 @@ fn one_odd_item_takes_no_list_from_clients() {
     let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
     assert_eq!(told("tool `typed`: `inputSchema/type` was \"string\""), 1, "{log}");
     assert_eq!(told("tool `shapes`: `icons/0/src` is missing"), 1, "{log}");
+    assert_eq!(
+        told("tool `inside`: `inputSchema/properties/b/$ref` \"#/$defs/none\" leads nowhere"),
+        1,
+        "{log}"
+    );
     assert_eq!(told("resource `a:b`: `size` must be a whole number, not \"big\": left out"), 1, "{log}");
     // The endpoint of the server itself says what the server says.
     let mut alone = Client::new(&crib, false, able(), Some("odd"));
