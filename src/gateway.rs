@@ -28,6 +28,7 @@ mod log_levels;
 mod merged;
 mod message;
 mod methods;
+mod notifications;
 mod outlet;
 mod recipient;
 mod results;

@@ -184,8 +184,17 @@ impl RequestUnderWay {
             asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
             began: Instant::now(),
         });
-        let target = self.target.clone();
-        let progress: RawListener = Arc::new(move |params: &RawValue| target.report(params));
+        let (target, server) = (self.target.clone(), session.name().clone());
+        // Not the client itself: a listener outlives its request while there is a task.
+        let client = Arc::downgrade(&self.client);
+        let progress: RawListener = Arc::new(move |params: &RawValue| {
+            let Some(client) = client.upgrade() else { return };
+            client.hear(&server, "notifications/progress", Some(params), |params| {
+                if let Some(params) = params {
+                    target.report(params);
+                }
+            });
+        });
         let tool = tool.as_ref().map(|(entry, arguments)| ForwardedTool {
             name: &entry.tool.name,
             hints: entry.tool.annotations,

@@ -19,6 +19,9 @@ pub(super) enum Shape {
     Text,
     Bool,
     Integer,
+    Number,
+    /// The name of a request: a text or a number.
+    Token,
     /// A number from 0 to 1.
     Share,
     /// A moment as RFC 3339 writes it.
@@ -166,6 +169,26 @@ pub(super) const WITH_META: &[Member] = &[may("_meta", OPEN)];
 pub(super) const COMPLETION: &[Member] =
     &[must("values", Shape::List(&Shape::Text)), may("total", Shape::Integer), may("hasMore", Shape::Bool)];
 
+pub(super) const LOG_MESSAGE: &[Member] = &[
+    must(
+        "level",
+        Shape::Word(&["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]),
+    ),
+    must("data", Shape::Any),
+    may("logger", Shape::Text),
+    may("_meta", OPEN),
+];
+
+pub(super) const PROGRESS: &[Member] = &[
+    must("progressToken", Shape::Token),
+    must("progress", Shape::Number),
+    may("total", Shape::Number),
+    may("message", Shape::Text),
+    may("_meta", OPEN),
+];
+
+pub(super) const CANCELLED: &[Member] = &[may("reason", Shape::Text), may("_meta", OPEN)];
+
 /// Longest words of a server in a fault.
 const MAX_SHOWN: usize = 60;
 
@@ -279,6 +302,8 @@ fn change(value: &mut Value, shape: &Shape, faults: &mut Faults) -> Change {
         Shape::Text => value.is_string().into(),
         Shape::Bool => value.is_boolean().into(),
         Shape::Integer => is_integer(value).into(),
+        Shape::Number => value.is_number().into(),
+        Shape::Token => (value.is_string() || value.is_number()).into(),
         Shape::Share => value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)).into(),
         Shape::Moment => value.as_str().is_some_and(is_moment).into(),
         Shape::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)).into(),
@@ -377,6 +402,8 @@ fn wanted(shape: &Shape) -> String {
         Shape::Text => "a text".to_owned(),
         Shape::Bool => "true or false".to_owned(),
         Shape::Integer => "a whole number".to_owned(),
+        Shape::Number => "a number".to_owned(),
+        Shape::Token => "a text or a number".to_owned(),
         Shape::Share => "a number from 0 to 1".to_owned(),
         Shape::Moment => "a moment such as 2026-01-31T12:00:00Z".to_owned(),
         Shape::Word(words) => format!("one of {}", words.join(", ")),

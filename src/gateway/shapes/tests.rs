@@ -19,6 +19,8 @@ fn examples(shape: &Shape) -> (Value, Vec<Value>) {
         Shape::Text => (text, vec![number, json!(true), json!([]), object]),
         Shape::Bool => (json!(false), vec![text, number, json!([]), object]),
         Shape::Integer => (json!(3), vec![json!("3"), json!(1.5), json!(true), json!([])]),
+        Shape::Number => (json!(1.5), vec![json!("3"), json!(true), json!([])]),
+        Shape::Token => (text, vec![json!(true), json!([]), object]),
         Shape::Share => (json!(0.5), vec![json!("1"), json!(2), json!(-0.1), json!([])]),
         Shape::Moment => (
             json!("2026-01-31T12:00:00.5+01:00"),
@@ -37,8 +39,19 @@ fn examples(shape: &Shape) -> (Value, Vec<Value>) {
     }
 }
 
-const TABLES: [&[Member]; 9] =
-    [TOOL, PROMPT, RESOURCE, TEMPLATE, TEXT_BLOCK, MEDIA_BLOCK, RESOURCE_BLOCK, CONTENTS, COMPLETION];
+const TABLES: [&[Member]; 11] = [
+    TOOL,
+    PROMPT,
+    RESOURCE,
+    TEMPLATE,
+    TEXT_BLOCK,
+    MEDIA_BLOCK,
+    RESOURCE_BLOCK,
+    CONTENTS,
+    COMPLETION,
+    PROGRESS,
+    CANCELLED,
+];
 
 #[test]
 fn every_member_fits_is_left_out_or_takes_its_item_along() {

@@ -125,6 +125,53 @@ fn odd_results_are_readable_for_clients_of_all_servers() {
 }
 
 #[test]
+fn odd_notifications_never_reach_clients_of_all_servers() {
+    let told = |method: &str, params: Value| json!({"jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params});
+    let (_folder, crib) = odd(&json!({
+        "initialize": initialized(),
+        "tools/list": {"tools": [{"name": "noise", "inputSchema": {"type": "object"}}]},
+        "before tools/call noise": [
+            told("message", json!("text")), told("message", json!([])), told("message", json!({"data": 1})),
+            told("message", json!({"level": "error"})), told("message", json!({"level": "error", "data": "kept", "logger": 5})),
+            told("own", json!(7)), told("progress", json!({"progress": 1})), told("progress", json!("text")),
+            told("progress", json!({"progressToken": "TOKEN", "progress": "half"})),
+            told("progress", json!({"progressToken": "TOKEN", "progress": 1, "total": null})),
+        ],
+        "tools/call noise": {"content": [{"type": "text", "text": "heard"}]},
+    }));
+    assert!(
+        crib.command(&["up", "-d"]).env("TOOLCRIB_LOG", "toolcrib=warn").output().unwrap().status.success()
+    );
+    for modern in [false, true] {
+        let mut client = Client::new(&crib, modern, able(), None);
+        client.ask("tools/list", &json!({}));
+        client.heard.clear();
+        for _ in 0..2 {
+            let meta = json!({"progressToken": "mine", "io.modelcontextprotocol/logLevel": "debug"});
+            let result =
+                client.ask("tools/call", &json!({"name": "odd__noise", "arguments": {}, "_meta": meta}));
+            assert_eq!(result["content"][0]["text"], "heard");
+            let messages: Vec<(Value, Value)> = client
+                .unexpected()
+                .iter()
+                .map(|message| (message["method"].clone(), message["params"].clone()))
+                .collect();
+            let kept = json!({"level": "error", "data": "kept"});
+            let progress = json!({"progressToken": "mine", "progress": 1});
+            let both = [(json!("notifications/message"), kept), (json!("notifications/progress"), progress)];
+            assert_eq!(messages, both, "{modern}");
+            client.heard.clear();
+        }
+    }
+    let log = std::fs::read_to_string(crib.log()).unwrap();
+    let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(told("notification `notifications/message`: `params` must be an object: dropped"), 1, "{log}");
+    assert_eq!(told("notification `notifications/own`: `params` must be an object: dropped"), 1, "{log}");
+    assert_eq!(told("`progressToken` is missing: dropped"), 1, "{log}");
+    assert_eq!(told("`progress` must be a number, not \"half\": dropped"), 1, "{log}");
+}
+
+#[test]
 fn a_result_that_is_too_long_keeps_its_promise() {
     let schema = |of: Value| json!({"type": "object", "properties": {"result": of}, "required": ["result"]});
     let tool = |name: &str, of: Value| json!({"name": name, "inputSchema": {"type": "object"}, "outputSchema": schema(of)});
