@@ -112,8 +112,9 @@ fn odd_results_are_readable_for_clients_of_all_servers() {
     let result = json!({"content": [{"type": "text", "text": "kept", "annotations": null}, {"type": "video"}], "_meta": null});
     let (_folder, crib) = odd(&json!({
         "initialize": initialized(),
-        "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]},
-        "tools/call t": result,
+        "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}, {"name": "null", "inputSchema": {"type": "object"}}]},
+        "tools/call t": result, "tools/call null": null,
+        "prompts/list": {"prompts": [{"name": "p"}]}, "prompts/get": null,
     }));
     for modern in [false, true] {
         let mut client = Client::new(&crib, modern, able(), None);
@@ -121,7 +122,14 @@ fn odd_results_are_readable_for_clients_of_all_servers() {
         let blocks =
             json!([{"type": "text", "text": "kept"}, {"type": "text", "text": "{\"type\":\"video\"}"}]);
         assert_eq!((&shown["content"], shown.get("_meta")), (&blocks, None), "{shown}");
+        assert_eq!(client.call("odd__null", &json!({}))["content"], json!([]));
+        assert_eq!(client.ask("prompts/get", &json!({"name": "odd__p"}))["messages"], json!([]));
     }
+    // Clients would wait for ever.
+    let mut alone = Client::new(&crib, false, able(), Some("odd"));
+    let error = alone.fail("tools/call", &json!({"name": "null", "arguments": {}}));
+    let said = "server `odd` answered `tools/call` with a result that is no object: null";
+    assert_eq!(error["message"], said);
 }
 
 #[test]
