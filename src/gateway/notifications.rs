@@ -12,12 +12,16 @@ use super::{
 };
 use crate::{json_rpc::RawObject, tool::ServerName};
 
-/// The parameters of a notification as every client can read them. `None`: no client could, it is dropped.
+/// No client could read a notification.
+#[derive(Debug, PartialEq)]
+pub(super) struct Dropped;
+
+/// The parameters of a notification as every client can read them.
 pub(super) fn readable<'p>(
     method: &str,
     params: Option<&'p RawValue>,
     faults: &mut Faults,
-) -> Option<Option<Cow<'p, RawValue>>> {
+) -> Result<Option<Cow<'p, RawValue>>, Dropped> {
     let members = match method {
         "notifications/message" => LOG_MESSAGE,
         "notifications/progress" => PROGRESS,
@@ -25,25 +29,23 @@ pub(super) fn readable<'p>(
         _ => WITH_META,
     };
     let written = params.filter(|params| params.get() != "null");
-    let object = match written {
-        Some(raw) if !raw.get().starts_with('{') => Err(()),
-        other => RawObject::parse(other).map_err(drop),
-    };
-    let Ok(mut object) = object else {
+    // An empty list would pass for an object.
+    let is_object = written.is_none_or(|raw| raw.get().starts_with('{'));
+    let object = RawObject::parse(written).ok().filter(|_| is_object);
+    let Some(mut object) = object else {
         faults.within("params", |faults| faults.add("must be an object: dropped"));
-        return None;
+        return Err(Dropped);
     };
     if !fit(&mut object, members, faults) {
         if let Some(last) = faults.found.last_mut() {
             last.problem.push_str(": dropped");
         }
-        return None;
+        return Err(Dropped);
     }
-    Some(match (written, faults.found.is_empty()) {
-        (Some(raw), true) => Some(Cow::Borrowed(raw)),
-        (None, _) => None,
-        (Some(_), false) => Some(Cow::Owned(object.into_raw())),
-    })
+    Ok(written.map(|raw| match faults.found.is_empty() {
+        true => Cow::Borrowed(raw),
+        false => Cow::Owned(object.into_raw()),
+    }))
 }
 
 impl Client {
@@ -63,7 +65,7 @@ impl Client {
         if !faults.found.is_empty() {
             self.gateway.faults().found(server, method, &lines(("notification", method), faults.found, true));
         }
-        if let Some(params) = shown {
+        if let Ok(params) = shown {
             pass(params.as_deref());
         }
     }
@@ -80,9 +82,8 @@ mod tests {
     fn heard(method: &str, params: &Value) -> (Option<Value>, Vec<String>) {
         let raw = json_rpc::raw(params);
         let mut faults = Faults::default();
-        let shown = readable(&format!("notifications/{method}"), Some(&raw), &mut faults);
-        let shown = shown
-            .map(|params| params.map(|raw| serde_json::from_str(raw.get()).unwrap()).unwrap_or_default());
+        let shown = readable(&format!("notifications/{method}"), Some(&raw), &mut faults).ok().flatten();
+        let shown = shown.map(|raw| serde_json::from_str(raw.get()).unwrap());
         (shown, faults.found.into_iter().map(|fault| fault.path).collect())
     }
 
@@ -98,7 +99,7 @@ mod tests {
             assert_eq!(heard(method, &params), (Some(params), vec![]));
         }
         let nothing = readable("notifications/own", None, &mut Faults::default());
-        assert!(matches!(nothing, Some(None)));
+        assert!(matches!(nothing, Ok(None)));
     }
 
     #[test]

@@ -45,6 +45,16 @@ pub(crate) enum SchemaUse {
     Result,
 }
 
+impl SchemaUse {
+    fn is_of_arguments(self) -> bool {
+        #[cfg(feature = "daemon")]
+        if self == Self::Result {
+            return false;
+        }
+        true
+    }
+}
+
 /// Makes `schema` valid; gives what was wrong.
 pub(crate) fn mend(schema: &mut Map<String, Value>, of: SchemaUse) -> Vec<SchemaFault> {
     let mut mender = Mender { of, faults: Vec::new(), patterns: 0 };
@@ -196,13 +206,8 @@ impl Mender {
         let is_list = schema.get("type").is_some_and(|kind| {
             kind == "array" || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "array"))
         });
-        let is_of_arguments = match self.of {
-            #[cfg(feature = "daemon")]
-            SchemaUse::Result => false,
-            _ => true,
-        };
         // OpenAI refuses a list without them.
-        if is_list && is_of_arguments && !schema.contains_key("items") {
+        if is_list && self.of.is_of_arguments() && !schema.contains_key("items") {
             schema.insert("items".to_owned(), json!({}));
         }
     }
@@ -464,7 +469,8 @@ impl<'a> Targets<'a> {
         let Some(mut at) = self.target(reference) else { return false };
         for _ in 0..LONGEST_CHAIN {
             // What leads nowhere from there takes anything.
-            let next = at.get("$ref").and_then(Value::as_str).and_then(|to| self.target(to));
+            let next = REFERENCES.iter().find_map(|keyword| at.get(*keyword)?.as_str());
+            let next = next.and_then(|to| self.target(to));
             let Some(next) = next else { return true };
             at = next;
         }
