@@ -1,5 +1,7 @@
 //! Each member of each table: what it may be, and what becomes of anything else.
 
+use serde_json::json;
+
 use super::*;
 
 /// An item after it was made to fit, or `None`, and where something was wrong.

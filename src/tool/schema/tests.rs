@@ -8,6 +8,7 @@ fn mended(schema: &Value) -> (Value, Vec<String>) {
     (Value::Object(object), faults.into_iter().map(|fault| fault.path).collect())
 }
 
+#[cfg(feature = "schema")]
 const KEYWORDS: [&str; 52] = [
     "$anchor",
     "$comment",
