@@ -70,6 +70,9 @@ use crate::{
     tool::{MAX_TOOL_NAME as MAX_VISIBLE, ServerName, Tool},
 };
 
+#[cfg(feature = "agents")]
+use crate::tool::schema::{SchemaFault, SchemaUse, mend};
+
 #[cfg(all(any(fuzzing, test), feature = "schema"))]
 pub(crate) use self::check::fuzz as fuzz_schema;
 #[cfg(any(fuzzing, test))]
@@ -89,6 +92,9 @@ pub struct CatalogEntry {
     pub(crate) checked: ArgumentCheck,
     /// Known once it was asked for.
     tokens: OnceLock<usize>,
+    /// The schema of its arguments for models, once one was asked.
+    #[cfg(feature = "agents")]
+    valid_input: OnceLock<Arc<Map<String, Value>>>,
     /// As clients of the gateway see it, once one has asked.
     #[cfg(feature = "daemon")]
     pub(crate) listed: OnceLock<ListedTool>,
@@ -124,6 +130,19 @@ impl CatalogEntry {
         }
         let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
         self.checked(verdict, arguments)
+    }
+
+    /// The schema of the tool's arguments, as far as it is a valid one.
+    #[cfg(feature = "agents")]
+    pub(crate) fn valid_input(&self) -> &Arc<Map<String, Value>> {
+        self.valid_input.get_or_init(|| {
+            let mut schema = (*self.tool.input_schema).clone();
+            let faults = mend(&mut schema, SchemaUse::Arguments);
+            if let Some(SchemaFault { path, problem }) = faults.first() {
+                tracing::debug!(tool = self.path(), at = path, problem, "its schema is not valid");
+            }
+            if schema == *self.tool.input_schema { self.tool.input_schema.clone() } else { Arc::new(schema) }
+        })
     }
 
     /// Whether a structured result has the shape that the tool promises, as far as that is found out in a moment.
@@ -183,6 +202,8 @@ impl CatalogEntry {
             check,
             checked: ArgumentCheck::default(),
             tokens: OnceLock::new(),
+            #[cfg(feature = "agents")]
+            valid_input: OnceLock::new(),
             #[cfg(feature = "daemon")]
             listed: OnceLock::new(),
         }

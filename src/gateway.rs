@@ -28,6 +28,7 @@ mod log_levels;
 mod merged;
 mod message;
 mod methods;
+mod notifications;
 mod outlet;
 mod recipient;
 mod results;
@@ -111,6 +112,8 @@ pub(crate) struct Endpoint {
     pub(crate) search: ToolSearch,
     /// Characters of a name at the endpoint of all servers.
     pub(crate) max_name: usize,
+    /// Bytes of JSON of a tool's result, where clients cannot read more.
+    pub(crate) max_result: Option<usize>,
 }
 
 impl Endpoint {
@@ -123,6 +126,7 @@ impl Endpoint {
             owner: None,
             search: config.search,
             max_name: config.max_name,
+            max_result: None,
         }
     }
 

@@ -14,6 +14,8 @@
 //! ```
 
 mod exact;
+#[cfg(any(feature = "agents", feature = "daemon"))]
+pub(crate) mod schema;
 
 use std::{fmt, sync::Arc};
 

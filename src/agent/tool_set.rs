@@ -303,7 +303,7 @@ fn with_written(text: String, arguments: &str) -> String {
 
 fn spec(entry: &CatalogEntry) -> ToolSpec {
     let tool = &entry.tool;
-    let mut spec = ToolSpec::new(&entry.visible_name, &tool.description, tool.input_schema.clone());
+    let mut spec = ToolSpec::new(&entry.visible_name, &tool.description, entry.valid_input().clone());
     spec.strict = closed(&tool.input_schema);
     spec
 }

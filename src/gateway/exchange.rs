@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
-    activity::{Asked, Outcome},
+    activity::{Asked, Outcome, shown},
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
     client::{Client, Introduction, RequestContext, lock},
     hello::meta_key,
@@ -25,7 +25,11 @@ use crate::{
     session::{
         ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, ServerRequest, Session,
     },
+    tool::ServerName,
 };
+
+/// Letters of a result that is none.
+const MAX_SAID: usize = 100;
 
 /// A request as a server is to get it.
 pub(super) struct Outgoing {
@@ -57,7 +61,7 @@ impl RequestContext<'_> {
         let method = outgoing.method.clone();
         let target = ReplyTarget::new(self.outlet.clone(), token);
         let log = self.request_log(&outgoing.session, server_era, log_level).await;
-        let server = outgoing.session.name().clone();
+        let (session, server) = (outgoing.session.clone(), outgoing.session.name().clone());
         let called = outgoing.tool.as_ref().map(|(entry, _)| entry.clone());
         let answer = match (client_era, server_era) {
             (Era::Modern, Era::Legacy) if may_ask(&method) => {
@@ -70,21 +74,37 @@ impl RequestContext<'_> {
             _ => self.under_way(target, log, None).send(&outgoing).await,
         };
         let mut answer = translated(answer, &method, server_era, client_era);
-        if let Some(entry) = &called {
-            answer = answer.map(|result| as_promised(entry, result, client_era));
+        if self.endpoint.only.is_none() {
+            answer = answer.map(|result| self.readable(&server, &method, called.as_deref(), result));
         }
-        if self.endpoint.only.is_some() {
-            return answer;
+        let mut result = answer?;
+        if let Some(most) =
+            self.endpoint.max_result.filter(|most| called.is_some() && result.get().len() > *most)
+        {
+            result = Box::pin(session.cut_within(result, most)).await;
         }
-        answer.map(|result| match readable(&method, &result, client_era) {
+        if !result.get().starts_with('{') {
+            return Err(no_object(&server, &method, &result));
+        }
+        Ok(match &called {
+            Some(entry) => as_promised(entry, result, client_era),
             None => result,
-            Some((readable, faults)) => {
-                let what = called.as_ref().map_or(&*method, |entry| &entry.tool.name);
-                let lines = lines(("result of", what), faults.found, true);
-                self.client.gateway.faults().found(&server, &method, &lines);
-                readable
-            }
         })
+    }
+
+    /// A result as every client can read it.
+    fn readable(
+        &self,
+        server: &ServerName,
+        method: &str,
+        called: Option<&CatalogEntry>,
+        result: Box<RawValue>,
+    ) -> Box<RawValue> {
+        let Some((readable, faults)) = readable(method, &result, self.speaker.era) else { return result };
+        let what = called.map_or(method, |entry| &entry.tool.name);
+        let lines = lines(("result of", what), faults.found, true);
+        self.client.gateway.faults().found(server, method, &lines);
+        readable
     }
 
     /// The log messages that belong to a request. A server of the old era has the level for them from here on.
@@ -184,8 +204,17 @@ impl RequestUnderWay {
             asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
             began: Instant::now(),
         });
-        let target = self.target.clone();
-        let progress: RawListener = Arc::new(move |params: &RawValue| target.report(params));
+        let (target, server) = (self.target.clone(), session.name().clone());
+        // Not the client itself: a listener outlives its request while there is a task.
+        let client = Arc::downgrade(&self.client);
+        let progress: RawListener = Arc::new(move |params: &RawValue| {
+            let Some(client) = client.upgrade() else { return };
+            client.hear(&server, "notifications/progress", Some(params), |params| {
+                if let Some(params) = params {
+                    target.report(params);
+                }
+            });
+        });
         let tool = tool.as_ref().map(|(entry, arguments)| ForwardedTool {
             name: &entry.tool.name,
             hints: entry.tool.annotations,
@@ -242,6 +271,13 @@ pub(super) fn refusal(error: &Error) -> ErrorData {
         _ => ErrorCode::INTERNAL_ERROR,
     };
     ErrorData::new(code, error.to_string(), serde_json::to_value(error).ok())
+}
+
+/// A result that no client could read: some would wait for another one without an end.
+fn no_object(server: &ServerName, method: &str, result: &RawValue) -> ErrorData {
+    let said = shown(result.get(), MAX_SAID);
+    let why = format!("server `{server}` answered `{method}` with a result that is no object: {said}");
+    ErrorData::internal_error(why, None)
 }
 
 /// What a model is to read of its own mistake.

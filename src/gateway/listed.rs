@@ -13,12 +13,12 @@ use super::{
     client::lock,
     results::name_by_uri,
     shapes,
-    shapes::{Fault, Faults, Member, fit},
+    shapes::{Fault, Faults, Member, as_compiled, fit},
 };
 #[cfg(feature = "serve")]
 use crate::catalog::ToolCatalog;
 use crate::{
-    catalog::{CatalogEntry, ListedTool, check_schema},
+    catalog::{CatalogEntry, ListedTool},
     json_rpc::{self, RawObject},
     session::Era,
     tool::ServerName,
@@ -114,17 +114,16 @@ fn listed_tool(entry: &CatalogEntry) -> ListedTool {
 
 /// Clients compile the schemas of results when they read a list. One that they could not compile is left out.
 fn check_output(tool: &mut RawObject, faults: &mut Faults) {
-    const COMPILED: [&str; 3] = ["\"$ref\"", "\"$dynamicRef\"", "\"pattern"];
     let Some(output) = tool.get("outputSchema") else { return };
-    if !COMPILED.iter().any(|word| output.get().contains(word)) {
-        return;
-    }
     let schema: Map<String, Value> = serde_json::from_str(output.get()).unwrap_or_default();
-    if let Err(why) = check_schema(&schema) {
-        faults.within("outputSchema", |faults| {
-            faults.add(format!("cannot be compiled: left out ({})", shown(&why, MAX_NAME)));
-        });
-        tool.take("outputSchema");
+    match as_compiled(&schema) {
+        Ok(None) => {}
+        Ok(Some(schema)) => tool.write("outputSchema", &schema),
+        Err(Fault { path, problem }) => {
+            let at = if path.is_empty() { "outputSchema".to_owned() } else { format!("outputSchema/{path}") };
+            faults.within(at, |faults| faults.add(problem));
+            tool.take("outputSchema");
+        }
     }
 }
 

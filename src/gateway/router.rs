@@ -20,6 +20,7 @@ use super::{
     message,
     outlet::Outlet,
     recipient::{GivenUp, Message, Nobody, Recipient},
+    shapes::{CANCELLED, Faults, WITH_META, fit},
     subscriptions::{Subscriptions, Upstream},
     tasks::{TaskNews, TaskOwner, Tasks},
 };
@@ -217,7 +218,8 @@ impl Router {
                 concerned().iter().filter(tells).for_each(|client| client.tell_list_changed(list));
             }
             ("notifications/resources/updated", _) => {
-                let params = without_subscription(params_of());
+                let mut params = without_subscription(params_of());
+                fit(&mut params, WITH_META, &mut Faults::default());
                 let Some(uri) = params.read::<String>("uri") else { return };
                 for client in concerned() {
                     if let Some(name) = self.subscriptions.name_at(client.number, server, &uri) {
@@ -231,10 +233,17 @@ impl Router {
                 }
             }
             ("notifications/cancelled", _) => {
-                let params = params_of();
+                let mut params = params_of();
+                fit(&mut params, CANCELLED, &mut Faults::default());
                 let Some(id) = params.get("requestId") else { return };
                 for client in concerned() {
                     client.asked.cancelled(server, id, &params, &client.general);
+                }
+            }
+            // It names no request of ours.
+            ("notifications/progress", _) => {
+                if let Some(client) = concerned().first() {
+                    client.hear(server, method, *params, |_| {});
                 }
             }
             _ => self.pass_to_one(told, own, *exchange),
@@ -247,7 +256,7 @@ impl Router {
         if let Some(news) = TaskNews::of_notification(method, *params) {
             self.tasks.heard(&((*server).clone(), own.map(|own| own.number)), &news);
         }
-        let text = || message::notification(method, *params);
+        let text = |params: Option<&RawValue>| message::notification(method, params);
         let level =
             || params.and_then(|params| RawObject::parse(Some(params)).ok()?.read::<LogLevel>("level"));
         let is_log = *method == "notifications/message";
@@ -264,14 +273,16 @@ impl Router {
                     Era::Modern => (exchange.log_level.is_some() || !is_log, exchange.log_level),
                     Era::Legacy => (true, self.least_level(&client, &exchange.place())),
                 };
-                if says && wanted(least) {
-                    exchange.target.outlet().send(text());
-                }
+                client.hear(server, method, *params, |params| {
+                    if says && wanted(least) {
+                        exchange.target.outlet().send(text(params));
+                    }
+                });
             }
             Ok(Recipient::Client(client)) => {
                 let place = ((*server).clone(), own.map(|own| own.number));
                 if client.introduction().is_some() && wanted(self.least_level(&client, &place)) {
-                    client.general.send(text());
+                    client.hear(server, method, *params, |params| _ = client.general.send(text(params)));
                 }
             }
             Err(_) => tracing::debug!(%server, method, "it is not known which client this is for"),

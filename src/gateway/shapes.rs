@@ -4,8 +4,11 @@
 //! A member that may be missing is left out when it has another shape; an item without a member that it needs is left out
 //! alone. What the tables do not name passes as it is written.
 
-use serde_json::{Map, Value, json};
+mod schemas;
 
+use serde_json::{Map, Value};
+
+pub(super) use self::schemas::as_compiled;
 use super::activity::shown;
 use crate::json_rpc::{self, RawObject};
 
@@ -16,6 +19,9 @@ pub(super) enum Shape {
     Text,
     Bool,
     Integer,
+    Number,
+    /// The name of a request: a text or a number.
+    Token,
     /// A number from 0 to 1.
     Share,
     /// A moment as RFC 3339 writes it.
@@ -163,6 +169,26 @@ pub(super) const WITH_META: &[Member] = &[may("_meta", OPEN)];
 pub(super) const COMPLETION: &[Member] =
     &[must("values", Shape::List(&Shape::Text)), may("total", Shape::Integer), may("hasMore", Shape::Bool)];
 
+pub(super) const LOG_MESSAGE: &[Member] = &[
+    must(
+        "level",
+        Shape::Word(&["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]),
+    ),
+    must("data", Shape::Any),
+    may("logger", Shape::Text),
+    may("_meta", OPEN),
+];
+
+pub(super) const PROGRESS: &[Member] = &[
+    must("progressToken", Shape::Token),
+    must("progress", Shape::Number),
+    may("total", Shape::Number),
+    may("message", Shape::Text),
+    may("_meta", OPEN),
+];
+
+pub(super) const CANCELLED: &[Member] = &[may("reason", Shape::Text), may("_meta", OPEN)];
+
 /// Longest words of a server in a fault.
 const MAX_SHOWN: usize = 60;
 
@@ -276,14 +302,18 @@ fn change(value: &mut Value, shape: &Shape, faults: &mut Faults) -> Change {
         Shape::Text => value.is_string().into(),
         Shape::Bool => value.is_boolean().into(),
         Shape::Integer => is_integer(value).into(),
+        Shape::Number => value.is_number().into(),
+        Shape::Token => (value.is_string() || value.is_number()).into(),
         Shape::Share => value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)).into(),
         Shape::Moment => value.as_str().is_some_and(is_moment).into(),
         Shape::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)).into(),
         Shape::List(entry) => list(value, entry, faults),
         Shape::Object(members) => object(value, members, faults),
-        Shape::Arguments => schema(value, faults),
+        Shape::Arguments => schemas::arguments(value, faults),
         // In the new era it may be one of anything.
-        Shape::Output if value.get("type").is_some_and(|kind| kind == "object") => schema(value, faults),
+        Shape::Output if value.get("type").is_some_and(|kind| kind == "object") => {
+            schemas::of_object(value, faults)
+        }
         Shape::Output => value.is_object().into(),
     }
 }
@@ -357,67 +387,6 @@ fn object(value: &mut Value, members: &[Member], faults: &mut Faults) -> Change 
     if made { Change::Made } else { Change::None }
 }
 
-/// A schema says that it is one of an object, and what it says of members is of the right shape.
-fn schema(value: &mut Value, faults: &mut Faults) -> Change {
-    let mut made = false;
-    match value {
-        Value::Object(_) => {}
-        // No arguments, as PHP and others write it; or any, as a schema may.
-        Value::Array(empty) if empty.is_empty() => (*value, made) = (json!({}), true),
-        Value::Bool(true) => (*value, made) = (json!({}), true),
-        _ => return Change::Impossible,
-    }
-    let Value::Object(schema) = value else { return Change::Impossible };
-    if schema.get("type").is_none_or(|kind| kind != "object") {
-        let was = schema.get("type").map_or("is missing".to_owned(), |kind| format!("was {}", said(kind)));
-        faults.within("type", |faults| faults.add(format!("{was}: \"object\" is shown")));
-        // In its place, or the first one.
-        match schema.get_mut("type") {
-            Some(kind) => *kind = "object".into(),
-            None => drop(schema.shift_insert(0, "type".to_owned(), "object".into())),
-        }
-        made = true;
-    }
-    match schema.get_mut("properties") {
-        None => {}
-        Some(Value::Object(properties)) => {
-            for (name, property) in properties.iter_mut().filter(|(_, property)| !property.is_object()) {
-                let shown = said(property);
-                // `true` takes anything, and `false` nothing. Others are no schemas.
-                *property = if *property == Value::Bool(false) { json!({"not": {}}) } else { json!({}) };
-                made = true;
-                faults.within(format!("properties/{name}"), |faults| {
-                    faults.add(format!("must be an object, not {shown}: {property} is shown"));
-                });
-            }
-        }
-        Some(other) => {
-            if !other.as_array().is_some_and(Vec::is_empty) {
-                let shown = said(other);
-                let problem = format!("must be an object, not {shown}: left out");
-                faults.within("properties", |faults| faults.add(problem));
-            }
-            schema.shift_remove("properties");
-            made = true;
-        }
-    }
-    match schema.get_mut("required").map(|required| fitted(&REQUIRED, std::mem::take(required), faults)) {
-        None => {}
-        Some(Fitted::Same(same)) => drop(schema.insert("required".to_owned(), same)),
-        Some(Fitted::Changed(changed)) => {
-            schema.insert("required".to_owned(), changed);
-            made = true;
-        }
-        Some(Fitted::LeftOut | Fitted::Unusable) => {
-            schema.shift_remove("required");
-            made = true;
-        }
-    }
-    if made { Change::Made } else { Change::None }
-}
-
-const REQUIRED: Member = may("required", Shape::List(&Shape::Text));
-
 /// A value of a server, in a few words.
 fn said(value: &Value) -> String {
     match value {
@@ -433,6 +402,8 @@ fn wanted(shape: &Shape) -> String {
         Shape::Text => "a text".to_owned(),
         Shape::Bool => "true or false".to_owned(),
         Shape::Integer => "a whole number".to_owned(),
+        Shape::Number => "a number".to_owned(),
+        Shape::Token => "a text or a number".to_owned(),
         Shape::Share => "a number from 0 to 1".to_owned(),
         Shape::Moment => "a moment such as 2026-01-31T12:00:00Z".to_owned(),
         Shape::Word(words) => format!("one of {}", words.join(", ")),

@@ -1,5 +1,6 @@
 //! Results of calls: reading, truncation, files with whole results.
 
+mod again;
 pub(super) mod outputs;
 pub(super) mod read;
 pub(super) mod reply;

@@ -44,7 +44,7 @@ impl Default for ClientIdentity {
 /// Gets what servers say on their own, in the order of the wire. Called by the task that reads from the server: it must
 /// not block.
 pub(crate) trait ServerMessages: Send + Sync {
-    /// A notification. Progress is not among them: it goes to the listener of its request.
+    /// A notification. Progress is not among them, if it names a request: it goes to the listener of that.
     fn notification(&self, message: ServerNotification<'_>);
 
     /// The answer to a forwarded request names a task. Whether the request began it, and reports on its progress may come yet.
@@ -146,9 +146,8 @@ impl MessageSink {
                 if let Some(params) = params
                     && let Some(id) = decode::progressing(params)
                 {
-                    requests.progress(id, params);
+                    return requests.progress(id, params);
                 }
-                return;
             }
             "notifications/tools/list_changed" => self.changed.notify_one(),
             // A subscription of the session's own that was just acknowledged has missed earlier changes.

@@ -24,6 +24,10 @@ use crate::{
 /// Users that are remembered without a request under way.
 const MAX_USERS: usize = 4096;
 
+/// Bytes of a tool's result in JSON at the endpoint of all servers. With what is around it, it is an event of less than 1 MiB: there are
+/// libraries of clients that take no longer one.
+const MAX_RESULT: usize = 990_000;
+
 /// Who is behind requests. Sessions belong to an owner, not to a token: tokens are renewed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
@@ -189,7 +193,8 @@ impl Caller {
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
         let Credential { key, search, max_name, .. } = &*self.credential;
         let (tools, owner) = (self.tools.clone(), key.clone());
-        Endpoint { only, tools, owner, search: *search, max_name: *max_name }
+        let max_result = only.is_none().then_some(MAX_RESULT);
+        Endpoint { only, tools, owner, search: *search, max_name: *max_name, max_result }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Each member of each table: what it may be, and what becomes of anything else.
 
+use serde_json::json;
+
 use super::*;
 
 /// An item after it was made to fit, or `None`, and where something was wrong.
@@ -19,6 +21,8 @@ fn examples(shape: &Shape) -> (Value, Vec<Value>) {
         Shape::Text => (text, vec![number, json!(true), json!([]), object]),
         Shape::Bool => (json!(false), vec![text, number, json!([]), object]),
         Shape::Integer => (json!(3), vec![json!("3"), json!(1.5), json!(true), json!([])]),
+        Shape::Number => (json!(1.5), vec![json!("3"), json!(true), json!([])]),
+        Shape::Token => (text, vec![json!(true), json!([]), object]),
         Shape::Share => (json!(0.5), vec![json!("1"), json!(2), json!(-0.1), json!([])]),
         Shape::Moment => (
             json!("2026-01-31T12:00:00.5+01:00"),
@@ -37,8 +41,19 @@ fn examples(shape: &Shape) -> (Value, Vec<Value>) {
     }
 }
 
-const TABLES: [&[Member]; 9] =
-    [TOOL, PROMPT, RESOURCE, TEMPLATE, TEXT_BLOCK, MEDIA_BLOCK, RESOURCE_BLOCK, CONTENTS, COMPLETION];
+const TABLES: [&[Member]; 11] = [
+    TOOL,
+    PROMPT,
+    RESOURCE,
+    TEMPLATE,
+    TEXT_BLOCK,
+    MEDIA_BLOCK,
+    RESOURCE_BLOCK,
+    CONTENTS,
+    COMPLETION,
+    PROGRESS,
+    CANCELLED,
+];
 
 #[test]
 fn every_member_fits_is_left_out_or_takes_its_item_along() {
@@ -79,6 +94,7 @@ fn every_member_fits_is_left_out_or_takes_its_item_along() {
 
 #[test]
 fn what_is_within_a_member_is_left_out_alone() {
+    let empty = || json!({"type": "object", "properties": {}});
     let tool = |member: &str, value: Value| {
         let mut tool = json!({"name": "t", "inputSchema": {"type": "object"}});
         tool[member] = value;
@@ -96,13 +112,25 @@ fn what_is_within_a_member_is_left_out_alone() {
             "annotations/title",
         ),
         ("execution", json!({"taskSupport": "maybe"}), json!({}), "execution/taskSupport"),
-        ("inputSchema", json!({}), json!({"type": "object"}), "inputSchema/type"),
-        ("inputSchema", json!({"type": "string"}), json!({"type": "object"}), "inputSchema/type"),
-        ("inputSchema", json!({"type": ["object"]}), json!({"type": "object"}), "inputSchema/type"),
+        ("inputSchema", json!({}), empty(), "inputSchema/type"),
+        ("inputSchema", json!({"type": "string"}), empty(), "inputSchema/type"),
+        ("inputSchema", json!({"type": ["object"]}), empty(), "inputSchema/type"),
+        (
+            "inputSchema",
+            json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/none", "description": "d"}}}),
+            json!({"type": "object", "properties": {"a": {"description": "d"}}}),
+            "inputSchema/properties/a/$ref",
+        ),
+        (
+            "inputSchema",
+            json!({"type": "object", "properties": {"a": {"items": {"pattern": "("}}}}),
+            json!({"type": "object", "properties": {"a": {"items": {}}}}),
+            "inputSchema/properties/a/items/pattern",
+        ),
         (
             "inputSchema",
             json!({"type": "object", "properties": null, "required": null}),
-            json!({"type": "object"}),
+            empty(),
             "inputSchema/properties",
         ),
         (
@@ -129,7 +157,8 @@ fn what_is_within_a_member_is_left_out_alone() {
     }
     // Of PHP, an object without members; of the new era, a list.
     assert_eq!(tool("_meta", json!([])), (Some(json!({})), vec![]));
-    assert_eq!(tool("inputSchema", json!([])).0, Some(json!({"type": "object"})));
+    assert_eq!(tool("inputSchema", json!([])).0, Some(empty()));
+    assert_eq!(tool("inputSchema", json!({"type": "object"})), (Some(empty()), vec![]));
     let list = json!({"type": "array", "items": true});
     assert_eq!(tool("outputSchema", list.clone()), (Some(list), vec![]));
     let prompt =
@@ -137,6 +166,29 @@ fn what_is_within_a_member_is_left_out_alone() {
     let kept = json!({"name": "p", "arguments": [{"name": "a"}]});
     let paths = ["arguments/0/required", "arguments/1/name", "arguments/2"].map(ToOwned::to_owned);
     assert_eq!(fitted_item(PROMPT, &prompt), (Some(kept), paths.to_vec()));
+}
+
+#[test]
+fn schemas_of_results_are_whole_or_left_out() {
+    let compiled = |schema: Value| as_compiled(schema.as_object().unwrap()).map_err(|fault| fault.path);
+    for right in [
+        json!({}),
+        json!({"type": "array", "items": true}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"pattern": "^a+$"}}}),
+    ] {
+        assert_eq!(compiled(right), Ok(None));
+    }
+    let old = json!({"type": "object", "properties": {"a": {"minimum": 1, "exclusiveMinimum": true}}});
+    let new = json!({"type": "object", "properties": {"a": {"exclusiveMinimum": 1}}});
+    assert_eq!(compiled(old).unwrap().map(Value::Object), Some(new));
+    for (wrong, path) in [
+        (json!({"type": "thing"}), "type"),
+        (json!({"type": "object", "properties": {"a": {"required": true}}}), "properties/a/required"),
+        (json!({"type": "object", "properties": {"a": {"$ref": "#/none"}}}), "properties/a/$ref"),
+        (json!({"type": "object", "properties": {"a": {"pattern": "("}}}), "properties/a/pattern"),
+    ] {
+        assert_eq!(compiled(wrong), Err(path.to_owned()));
+    }
 }
 
 #[test]

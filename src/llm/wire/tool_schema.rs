@@ -1,5 +1,6 @@
 //! Makes a tool's schema one that every API takes: an object at the top without combinators, properties with plain names,
-//! references that lead somewhere. Servers write what JSON Schema allows; the APIs refuse a whole request for one tool.
+//! references that lead somewhere, and keywords as the meta-schema has them (`tool/schema.rs`). Servers write what JSON Schema
+//! allows, or less; the APIs refuse a whole request for one tool.
 //!
 //! Only requests have it. What the server gets is by its own schema: names are mapped there and back.
 
@@ -8,7 +9,10 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::llm::{Message, ToolCall, ToolSpec};
+use crate::{
+    llm::{Message, ToolCall, ToolSpec},
+    tool::schema::{SchemaUse, mend},
+};
 
 /// What APIs refuse at the top.
 const COMBINATORS: [&str; 13] = [
@@ -35,6 +39,9 @@ const DEPTH: usize = 48;
 
 /// The schema of a tool as it is sent, and what its description has to say beside it.
 pub(super) fn fit(schema: &Map<String, Value>) -> (Map<String, Value>, Option<String>) {
+    let mut valid = schema.clone();
+    mend(&mut valid, SchemaUse::ArgumentsAtOnce);
+    let schema = &valid;
     let root = Value::Object(schema.clone());
     let mut top = resolved(schema, &root).clone();
     for key in ["$defs", "definitions"] {
@@ -376,6 +383,15 @@ mod tests {
 
     fn fit_again(schema: &Map<String, Value>) -> Map<String, Value> {
         fit(schema).0
+    }
+
+    #[test]
+    fn keywords_that_are_none_reach_no_api() {
+        let (fit, note) = fitted(json!({"type": "thing", "required": true, "properties": {
+            "a": {"type": "str", "required": true}, "b": {"$ref": "#/none", "description": "kept"}, "c": {"type": "array"},
+        }}));
+        let properties = json!({"a": {}, "b": {"description": "kept"}, "c": {"type": "array", "items": {}}});
+        assert_eq!((fit, note), (json!({"type": "object", "properties": properties}), None));
     }
 
     #[test]

@@ -16,7 +16,11 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{outputs::Outputs, shorten::shortened};
+use super::{
+    again::{note_of, place_of},
+    outputs::Outputs,
+    shorten::shortened,
+};
 use crate::session::rpc::json_string;
 use crate::{config::ServerConfig, json_rpc::RawObject, tool::ServerName};
 
@@ -32,13 +36,16 @@ const MAX_FILES: usize = 8;
 pub(in crate::session) struct Truncator {
     /// Bytes of a result that are passed on.
     pub(in crate::session) limit: usize,
-    server: ServerName,
-    outputs: Outputs,
+    pub(super) server: ServerName,
+    pub(super) outputs: Outputs,
+    /// What it cuts was cut before: a note in it says where the whole is.
+    pub(super) is_again: bool,
 }
 
 impl Truncator {
     pub(in crate::session) fn new(config: &ServerConfig, outputs: &Outputs) -> Self {
-        Self { limit: config.max_output, server: config.name.clone(), outputs: outputs.clone() }
+        let server = config.name.clone();
+        Self { limit: config.max_output, server, outputs: outputs.clone(), is_again: false }
     }
 
     /// The result within the limit, as a JSON object; `None` if it is not a tool result. What is no object is content. Blocks
@@ -239,9 +246,12 @@ impl ResultTruncation<'_> {
             shown.push_str(&piece[..end]);
             if end < piece.len() { Err(()) } else { Ok(()) }
         });
-        let place = self
-            .truncator
-            .keep("txt", |file| json_string::pieces(raw, |piece| file.write_all(piece.as_bytes())));
+        let kept = self.truncator.is_again.then(|| note_of(raw)).flatten();
+        let (bytes, place) = kept.unwrap_or_else(|| {
+            let keep =
+                |file: &mut dyn Write| json_string::pieces(raw, |piece| file.write_all(piece.as_bytes()));
+            (bytes, self.truncator.keep("txt", keep))
+        });
         let count = shown.len();
         let line = if count == 0 { "" } else { "\n" };
         self.note(&format!("{shown}{line}[cut: {count} of {bytes} bytes are shown; {place}]"));
@@ -267,7 +277,8 @@ impl ResultTruncation<'_> {
         if room.take(raw, raw.len()) {
             return self.field("structuredContent", raw);
         }
-        let place = self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
+        let keep = || self.truncator.keep("json", |file| file.write_all(raw.as_bytes()));
+        let place = self.truncator.is_again.then(|| place_of(raw)).flatten().unwrap_or_else(keep);
         let (bytes, limit) = (raw.len(), self.truncator.limit);
         let is_bearable = weigh(raw.as_bytes()) <= MAX_VALUES;
         match is_bearable.then(|| shortened(raw, limit, &place)).flatten() {

@@ -30,7 +30,7 @@ fn named<'l>(list: &'l Value, key: &str, name: &str) -> &'l Value {
 
 #[test]
 fn one_odd_item_takes_no_list_from_clients() {
-    let schema = json!({"type": "object"});
+    let (schema, empty) = (json!({"type": "object"}), json!({"type": "object", "properties": {}}));
     let (_folder, crib) = odd(&json!({
         "initialize": initialized(),
         "tools/list": {"tools": [
@@ -42,6 +42,10 @@ fn one_odd_item_takes_no_list_from_clients() {
                 "execution": {"taskSupport": "some"}, "annotations": {"title": 1}},
             {"name": "broken", "inputSchema": schema,
                 "outputSchema": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}},
+            {"name": "thing", "inputSchema": schema, "outputSchema": {"type": "thing"}},
+            {"name": "inside", "inputSchema": {"type": "object", "required": true, "properties": {
+                "a": {"type": "str", "enum": null}, "b": {"$ref": "#/$defs/none", "description": "b"},
+                "c": {"pattern": "(", "items": null, "type": "string"}}}},
         ]},
         "prompts/list": {"prompts": [{"name": "p", "arguments": [{"x": 1}], "title": null}, {"title": "none"}, 3]},
         "resources/list": {"resources": [
@@ -62,10 +66,12 @@ fn one_odd_item_takes_no_list_from_clients() {
             tools.as_array().unwrap().iter().any(|tool| tool["name"].as_str().unwrap().starts_with("good__"))
         );
         assert_eq!(tool("untyped")["inputSchema"], json!({"type": "object", "properties": {"a": {}}}));
-        assert_eq!(tool("typed")["inputSchema"], schema);
-        for name in ["right", "nulls", "broken"] {
-            assert_eq!(*tool(name), json!({"name": format!("odd__{name}"), "inputSchema": schema}));
+        assert_eq!(tool("typed")["inputSchema"], empty);
+        for name in ["right", "nulls", "broken", "thing"] {
+            assert_eq!(*tool(name), json!({"name": format!("odd__{name}"), "inputSchema": empty}));
         }
+        let inside = json!({"a": {}, "b": {"description": "b"}, "c": {"type": "string"}});
+        assert_eq!(tool("inside")["inputSchema"], json!({"type": "object", "properties": inside}));
         let shapes = tool("shapes");
         assert_eq!(
             (&shapes["icons"], &shapes["annotations"], shapes.get("_meta")),
@@ -89,6 +95,11 @@ fn one_odd_item_takes_no_list_from_clients() {
     let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
     assert_eq!(told("tool `typed`: `inputSchema/type` was \"string\""), 1, "{log}");
     assert_eq!(told("tool `shapes`: `icons/0/src` is missing"), 1, "{log}");
+    assert_eq!(
+        told("tool `inside`: `inputSchema/properties/b/$ref` \"#/$defs/none\" leads nowhere"),
+        1,
+        "{log}"
+    );
     assert_eq!(told("resource `a:b`: `size` must be a whole number, not \"big\": left out"), 1, "{log}");
     // The endpoint of the server itself says what the server says.
     let mut alone = Client::new(&crib, false, able(), Some("odd"));
@@ -101,8 +112,9 @@ fn odd_results_are_readable_for_clients_of_all_servers() {
     let result = json!({"content": [{"type": "text", "text": "kept", "annotations": null}, {"type": "video"}], "_meta": null});
     let (_folder, crib) = odd(&json!({
         "initialize": initialized(),
-        "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]},
-        "tools/call t": result,
+        "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}, {"name": "null", "inputSchema": {"type": "object"}}]},
+        "tools/call t": result, "tools/call null": null,
+        "prompts/list": {"prompts": [{"name": "p"}]}, "prompts/get": null,
     }));
     for modern in [false, true] {
         let mut client = Client::new(&crib, modern, able(), None);
@@ -110,7 +122,61 @@ fn odd_results_are_readable_for_clients_of_all_servers() {
         let blocks =
             json!([{"type": "text", "text": "kept"}, {"type": "text", "text": "{\"type\":\"video\"}"}]);
         assert_eq!((&shown["content"], shown.get("_meta")), (&blocks, None), "{shown}");
+        assert_eq!(client.call("odd__null", &json!({}))["content"], json!([]));
+        assert_eq!(client.ask("prompts/get", &json!({"name": "odd__p"}))["messages"], json!([]));
     }
+    // Clients would wait for ever.
+    let mut alone = Client::new(&crib, false, able(), Some("odd"));
+    let error = alone.fail("tools/call", &json!({"name": "null", "arguments": {}}));
+    let said = "server `odd` answered `tools/call` with a result that is no object: null";
+    assert_eq!(error["message"], said);
+}
+
+#[test]
+fn odd_notifications_never_reach_clients_of_all_servers() {
+    let told = |method: &str, params: Value| json!({"jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params});
+    let (_folder, crib) = odd(&json!({
+        "initialize": initialized(),
+        "tools/list": {"tools": [{"name": "noise", "inputSchema": {"type": "object"}}]},
+        "before tools/call noise": [
+            told("message", json!("text")), told("message", json!([])), told("message", json!({"data": 1})),
+            told("message", json!({"level": "error"})), told("message", json!({"level": "error", "data": "kept", "logger": 5})),
+            told("own", json!(7)), told("progress", json!({"progress": 1})), told("progress", json!("text")),
+            told("progress", json!({"progressToken": "TOKEN", "progress": "half"})),
+            told("progress", json!({"progressToken": "TOKEN", "progress": 1, "total": null})),
+        ],
+        "tools/call noise": {"content": [{"type": "text", "text": "heard"}]},
+    }));
+    assert!(
+        crib.command(&["up", "-d"]).env("TOOLCRIB_LOG", "toolcrib=warn").output().unwrap().status.success()
+    );
+    for modern in [false, true] {
+        let mut client = Client::new(&crib, modern, able(), None);
+        client.ask("tools/list", &json!({}));
+        client.heard.clear();
+        for _ in 0..2 {
+            let meta = json!({"progressToken": "mine", "io.modelcontextprotocol/logLevel": "debug"});
+            let result =
+                client.ask("tools/call", &json!({"name": "odd__noise", "arguments": {}, "_meta": meta}));
+            assert_eq!(result["content"][0]["text"], "heard");
+            let messages: Vec<(Value, Value)> = client
+                .unexpected()
+                .iter()
+                .map(|message| (message["method"].clone(), message["params"].clone()))
+                .collect();
+            let kept = json!({"level": "error", "data": "kept"});
+            let progress = json!({"progressToken": "mine", "progress": 1});
+            let both = [(json!("notifications/message"), kept), (json!("notifications/progress"), progress)];
+            assert_eq!(messages, both, "{modern}");
+            client.heard.clear();
+        }
+    }
+    let log = std::fs::read_to_string(crib.log()).unwrap();
+    let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(told("notification `notifications/message`: `params` must be an object: dropped"), 1, "{log}");
+    assert_eq!(told("notification `notifications/own`: `params` must be an object: dropped"), 1, "{log}");
+    assert_eq!(told("`progressToken` is missing: dropped"), 1, "{log}");
+    assert_eq!(told("`progress` must be a number, not \"half\": dropped"), 1, "{log}");
 }
 
 #[test]

@@ -110,3 +110,35 @@ fn the_page_shows_what_clients_could_not_read() {
         ])
     );
 }
+
+#[test]
+fn a_result_is_no_longer_than_clients_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("answers.json");
+    let text = "\"words\"\n".repeat(200_000);
+    let schema =
+        json!({"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]});
+    let tool = json!({"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema});
+    let result = json!({"content": [{"type": "text", "text": text}], "structuredContent": {"result": text}});
+    std::fs::write(&file, json!({"tools/list": {"tools": [tool]}, "tools/call t": result}).to_string())
+        .unwrap();
+    let settings = "[defaults]\noutput_folder = \"out\"\n";
+    let gate = Gate::new(&format!("{FIXTURE}args = [\"answers={}\"]\n{settings}", file.display()));
+    let session = gate.session("/mcp", "2025-11-25");
+    for accept in ["text/event-stream", "application/json"] {
+        let headers =
+            [("Content-Type", "application/json"), ("Accept", accept), ("Mcp-Session-Id", &*session)];
+        let reply = gate.ask("POST /mcp", &headers, &call(3, "fix__t", &json!({})).to_string());
+        assert!(reply.body.len() < 1_000_000, "{accept}: {}", reply.body.len());
+        let event = reply.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let event = event.filter(|data| data.starts_with('{')).next_back().unwrap_or(&reply.body);
+        let result = serde_json::from_str::<Value>(event).unwrap()["result"].take();
+        for shown in [&result["content"][0]["text"], &result["structuredContent"]["result"]] {
+            let shown = shown.as_str().unwrap();
+            assert!(shown.starts_with("\"words\"\n") && shown.len() > 200_000, "{}", shown.len());
+            assert!(shown.ends_with(']') && shown.contains("all of it is in "), "{accept}");
+        }
+        assert!(result["content"][0]["text"].as_str().unwrap().contains(" of 1600000 bytes are shown"));
+        assert_ne!(result["isError"], true);
+    }
+}

@@ -207,13 +207,21 @@ fn answer(id: &Value, mut result: Value) {
     tools::send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
 }
 
-/// Gives the result that is written for a request, if there is one.
+/// Gives the result that is written for a request, if there is one. The messages of a list `before tools/call NAME` go before it, with
+/// the token for reports on progress in place of `"TOKEN"`.
 fn written(flags: &Flags, method: &str, params: &Value, id: &Value) -> bool {
     let Some(file) = &flags.answers else { return false };
     let text = std::fs::read_to_string(file).unwrap();
     let results: std::collections::HashMap<String, Box<serde_json::value::RawValue>> =
         serde_json::from_str(&text).unwrap();
     let of_tool = params["name"].as_str().map(|name| format!("{method} {name}"));
+    let before = of_tool.as_ref().and_then(|key| results.get(&format!("before {key}")));
+    let before: Vec<Value> = before.map(|list| serde_json::from_str(list.get()).unwrap()).unwrap_or_default();
+    for message in before {
+        tools::write_line(
+            &message.to_string().replace("\"TOKEN\"", &params["_meta"]["progressToken"].to_string()),
+        );
+    }
     let found = of_tool.and_then(|key| results.get(&key)).or_else(|| results.get(method));
     if let Some(result) = found {
         let result = result.get().replace('\n', " ");

@@ -14,7 +14,10 @@ struct Bench {
 fn bench(limit: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let outputs = Outputs::new(Some(folder.path()));
-    Bench { truncator: Truncator { limit, server: ServerName::new("one").unwrap(), outputs }, folder }
+    Bench {
+        truncator: Truncator { limit, server: ServerName::new("one").unwrap(), outputs, is_again: false },
+        folder,
+    }
 }
 
 impl Bench {
