@@ -240,6 +240,8 @@ pub(super) fn arguments(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "{}".into(),
         Some(Value::String(text)) if text.trim().is_empty() => "{}".into(),
+        // PHP writes an empty object so.
+        Some(Value::Array(list)) if list.is_empty() => "{}".into(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     }
