@@ -55,6 +55,12 @@ impl Thinking {
         self.blocks.is_empty() && self.written.is_none() && self.text.is_none()
     }
 
+    /// What people read of it where nothing goes back: what stands in the text is there already.
+    pub(crate) fn for_people(&self) -> Self {
+        let text = self.text.clone().filter(|_| self.written.is_none());
+        Self { text, ..Self::default() }
+    }
+
     /// Whether there is some, and the model of this client thought it.
     pub(super) fn is_of(&self, client: Option<&str>) -> bool {
         !self.blocks.is_empty() && self.client.as_deref() == client

@@ -163,6 +163,29 @@ fn messages() {
 }
 
 #[test]
+fn marked_thoughts_are_told_as_thoughts() {
+    let text = |pieces: &[&str]| {
+        let piece = |text: &&str| json!({"choices": [{"delta": {"content": text}}]});
+        let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+        let pieces = pieces.iter().map(piece).chain([end]).map(|piece| format!("data: {piece}\n\n"));
+        pieces.collect::<Vec<_>>().concat()
+    };
+    let whole = |text: &str| json!({"choices": [{"finish_reason": "stop", "message": {"content": text}}]});
+    for (pieces, told) in [
+        (
+            &["<thi", "nk>", "maybe", " 5", "</think>\n", "\n4", " <"][..],
+            &["Reasoning(\"maybe\")", "Reasoning(\" 5\")", "Text(\"4\")", "Text(\" <\")"][..],
+        ),
+        (&["[THINK]maybe 5[/THINK]4"][..], &["Reasoning(\"maybe 5\")", "Text(\"4\")"][..]),
+        (&["<", "b>4"][..], &["Text(\"<b>4\")"][..]),
+        (&["<"][..], &["Text(\"<\")"][..]),
+        (&["4", "<think>"][..], &["Text(\"4\")", "Text(\"<think>\")"][..]),
+    ] {
+        assert_eq!(same(LlmApi::Chat, &text(pieces), &whole(&pieces.concat())), told, "{pieces:?}");
+    }
+}
+
+#[test]
 fn pieces_that_cannot_be_read_cost_themselves_alone() {
     let text = |pieces: &[Value]| {
         pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<Vec<_>>().concat()

@@ -160,6 +160,22 @@ async fn thoughts_are_no_part_of_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_last_answer_was_thought_from_is_kept() {
+    let manager = manager([]).await;
+    for (config, answers) in [
+        ("final_summary = 'always'", [say("5"), say("<think>maybe 5</think>4")]),
+        ("final_summary = 'never'\nanswer = 'boxed'", [say("4"), say("<think>maybe 5</think>\\boxed{4}")]),
+    ] {
+        let report = run(&manager, &Model::new(answers), agent(config), &question()).await;
+        assert_eq!(report.answer.as_deref(), Some("4"), "{config}: {:?}", report.error);
+        let last = report.transcript.last().unwrap();
+        assert_eq!(last["reasoning_content"], "maybe 5", "{config}: {last}");
+        assert!(!last["content"].as_str().unwrap().contains("maybe"), "{config}: {last}");
+    }
+    assert!(manager.shutdown().await.survivors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_thought_is_in_the_transcript() {
     let manager = manager([]).await;
     let model = Model::new([say("<think>maybe 5</think>4")]);
