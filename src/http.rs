@@ -46,6 +46,7 @@ mod tls;
 use client::Client;
 pub(crate) use client::request;
 pub(crate) use guard::{HostKind, NotPublic, is_link_local, kind_of_host};
+use host_pool::IdleTime;
 pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
 #[cfg(feature = "serve")]
 pub(crate) use paced::connection_counts;
@@ -281,7 +282,10 @@ impl HttpClients {
                     };
                     traffic.pool()
                 });
-                Ok(place.insert(HostPool::new(route, (connect, pool.idle), client)).clone())
+                // A time that somebody set is a limit.
+                let is_set = pool.idle != ModelPool::default().idle;
+                let idle = if is_set { IdleTime::set } else { IdleTime::learned };
+                Ok(place.insert(HostPool::new(route, (connect, idle(pool.idle)), client)).clone())
             }
         }
     }

@@ -403,12 +403,16 @@ pub struct TaskError {
     /// Last lines of the server's stderr.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stderr_tail: Vec<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
 }
 
 impl TaskError {
     /// An error without a server.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), server: None, tool: None, stderr_tail: Vec::new() }
+        let message = message.into();
+        Self { code, message, server: None, tool: None, stderr_tail: Vec::new(), help: None }
     }
 }
 
@@ -424,6 +428,7 @@ impl From<&crate::Error> for TaskError {
             server: error.server().map(ToString::to_string),
             tool: None,
             stderr_tail: error.stderr_tail().to_vec(),
+            help: error.help(),
         }
     }
 }

@@ -98,7 +98,7 @@ impl TurnLoop<'_> {
         };
         self.report.happened(&event);
         self.history.push(Message::User(boxed_answer::AGAIN.to_owned()));
-        self.history.push(Message::said(said.content, Vec::new()));
+        self.history.push(said.text_message(self.agent.config.tool_protocol));
         end.or_else(|| self.earlier_boxed_answer()).unwrap_or_else(|| self.no_answer())
     }
 
@@ -131,7 +131,7 @@ impl TurnLoop<'_> {
             if let Some(end) = end {
                 let prompt = self.summary_prompt();
                 self.history.push(Message::User(prompt));
-                self.history.push(Message::said(said.content, Vec::new()));
+                self.history.push(said.text_message(self.agent.config.tool_protocol));
                 return end;
             }
         }

@@ -122,7 +122,16 @@ impl ModelAnswer {
         }
         content += &self.content[from..];
         // Its results are words of the user: the turn is over, and with it what was thought.
-        Message::said(content, Vec::new())
+        Message::Assistant { content, tool_calls: Vec::new(), thinking: self.thinking.for_people() }
+    }
+
+    /// The answer as it is kept where no tool may be called: its text.
+    pub(super) fn text_message(self, protocol: ToolProtocol) -> Message {
+        let thinking = match protocol {
+            ToolProtocol::Native => self.thinking,
+            ToolProtocol::Xml => self.thinking.for_people(),
+        };
+        Message::Assistant { content: self.content, tool_calls: Vec::new(), thinking }
     }
 
     /// The results of its calls as they are kept, in order.

@@ -1,5 +1,5 @@
 //! The connection pool of one model server over HTTP/1.1. Each request under way has a connection of its own; idle ones
-//! are used again, the last one first, and closed before the server closes them.
+//! are used again, the last one first, and closed before the server closes them: when that is, its answers say.
 //!
 //! Other versions of HTTP, where the configuration asks for them, go through the general client.
 //!
@@ -31,6 +31,7 @@ use tokio::{
 use url::Url;
 
 mod head;
+mod idle_time;
 #[cfg(test)]
 mod tests;
 
@@ -40,11 +41,15 @@ use super::{
     route::{Dialer, Route, near},
 };
 pub(crate) use head::head;
+pub(super) use idle_time::IdleTime;
 
 type Connection = http1::SendRequest<Full<Bytes>>;
 
 /// A connection whose last answer was read is ready for a request within this time, or something is wrong with it.
 const SOON: Duration = Duration::from_millis(100);
+
+/// How often connections at rest are looked at, at least: one that comes later may have to go earlier.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// A server with its pool. Cloning is cheap and shares it.
 #[derive(Debug, Clone)]
@@ -54,8 +59,7 @@ pub(crate) struct HostPool(Arc<PoolState>);
 struct PoolState {
     route: Route,
     connect_timeout: Duration,
-    /// How long a connection is kept without a request.
-    idle: Duration,
+    idle: IdleTime,
     /// Sends the requests in place of the pool, where HTTP/1.1 is not what is to be spoken.
     general: Option<HttpClient>,
     pool: Mutex<Pool>,
@@ -65,7 +69,7 @@ struct PoolState {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// The longest at rest first.
+    /// The longest at rest first, each with the end of its time.
     idle: Vec<(Instant, Connection)>,
     /// Who closes those that are at rest for too long, while there are any.
     sweeper: Option<AbortHandle>,
@@ -96,7 +100,7 @@ impl PartialEq for HostPool {
 impl HostPool {
     pub(super) fn new(
         route: Route,
-        (connect_timeout, idle): (Duration, Duration),
+        (connect_timeout, idle): (Duration, IdleTime),
         general: Option<HttpClient>,
     ) -> Self {
         let (pool, opened, reused) = Default::default();
@@ -154,7 +158,8 @@ impl HostPool {
                 Ok(answer) => {
                     self.0.reused.fetch_add(reused.into(), Relaxed);
                     let (head, body) = answer.into_parts();
-                    let kept = Some((self.clone(), connection));
+                    let idle = self.0.idle.after(&head.headers);
+                    let kept = Some(Kept { origin: self.clone(), connection, idle });
                     return Ok(HttpAnswer { status: head.status, headers: head.headers, body, kept });
                 }
                 Err(mut error) => match error.take_message() {
@@ -185,22 +190,21 @@ impl HostPool {
     /// One that is at rest.
     async fn kept(&self) -> Option<Connection> {
         loop {
-            let (since, mut connection) = self.pool().idle.pop()?;
+            let (until, mut connection) = self.pool().idle.pop()?;
             // Its last answer may have been read a moment ago, and its own task not have seen that yet.
-            if since.elapsed() < self.0.idle && matches!(timeout(SOON, connection.ready()).await, Ok(Ok(())))
-            {
+            if Instant::now() < until && matches!(timeout(SOON, connection.ready()).await, Ok(Ok(()))) {
                 return Some(connection);
             }
         }
     }
 
     /// Takes one back whose answer was read to its end.
-    fn keep(&self, connection: Connection) {
-        if connection.is_closed() {
+    fn keep(&self, connection: Connection, idle: Duration) {
+        if connection.is_closed() || idle.is_zero() {
             return;
         }
         let mut pool = self.pool();
-        pool.idle.push((Instant::now(), connection));
+        pool.idle.push((Instant::now() + idle, connection));
         if pool.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
             pool.sweeper = Some(pool.tasks.spawn(sweep(Arc::downgrade(&self.0))));
         }
@@ -252,15 +256,13 @@ async fn sweep(origin: Weak<PoolState>) {
     loop {
         let next = {
             let Some(origin) = origin.upgrade().map(HostPool) else { return };
-            let mut pool = origin.pool();
-            let idle = origin.0.idle;
-            let old = pool.idle.partition_point(|(since, _)| since.elapsed() >= idle);
-            pool.idle.drain(..old);
-            let Some((since, _)) = pool.idle.first() else {
+            let (mut pool, now) = (origin.pool(), Instant::now());
+            pool.idle.retain(|(until, _)| now < *until);
+            let Some(next) = pool.idle.iter().map(|(until, _)| *until).min() else {
                 pool.sweeper = None;
                 return;
             };
-            *since + idle
+            next.min(now + LOOK)
         };
         sleep_until(next).await;
     }
@@ -273,7 +275,15 @@ pub(crate) struct HttpAnswer {
     pub headers: HeaderMap,
     body: Incoming,
     /// The connection that is kept afterwards, unless a client keeps it by itself.
-    kept: Option<(HostPool, Connection)>,
+    kept: Option<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    origin: HostPool,
+    connection: Connection,
+    /// For how long it is kept without a request.
+    idle: Duration,
 }
 
 impl From<Response<Incoming>> for HttpAnswer {
@@ -299,8 +309,8 @@ impl HttpAnswer {
                     }
                 }
                 None => {
-                    if let Some((origin, connection)) = self.kept.take() {
-                        origin.keep(connection);
+                    if let Some(Kept { origin, connection, idle }) = self.kept.take() {
+                        origin.keep(connection, idle);
                     }
                     return Ok(None);
                 }

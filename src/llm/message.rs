@@ -55,6 +55,12 @@ impl Thinking {
         self.blocks.is_empty() && self.written.is_none() && self.text.is_none()
     }
 
+    /// What people read of it where nothing goes back: what stands in the text is there already.
+    pub(crate) fn for_people(&self) -> Self {
+        let text = self.text.clone().filter(|_| self.written.is_none());
+        Self { text, ..Self::default() }
+    }
+
     /// Whether there is some, and the model of this client thought it.
     pub(super) fn is_of(&self, client: Option<&str>) -> bool {
         !self.blocks.is_empty() && self.client.as_deref() == client
@@ -240,6 +246,8 @@ pub(super) fn arguments(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "{}".into(),
         Some(Value::String(text)) if text.trim().is_empty() => "{}".into(),
+        // PHP writes an empty object so.
+        Some(Value::Array(list)) if list.is_empty() => "{}".into(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     }

@@ -18,6 +18,7 @@ use crate::{
     duration::nanos,
     http::sse::{Event, Parser},
     recording::{LiveEvent, Span},
+    text::thoughts::{Opening, Part},
 };
 
 /// A piece of an answer, as soon as it is there.
@@ -44,6 +45,15 @@ pub enum Delta<'a> {
     },
     /// The attempt failed: all earlier pieces are void, another attempt begins.
     Restarted,
+}
+
+impl<'a> From<Part<'a>> for Delta<'a> {
+    fn from(part: Part<'a>) -> Self {
+        match part {
+            Part::Said(text) => Self::Text(text),
+            Part::Thought(text) => Self::Reasoning(text),
+        }
+    }
 }
 
 /// The observer of the pieces, and whether any piece was passed to it.
@@ -223,6 +233,8 @@ pub(super) struct Assembly {
     done: bool,
     /// A piece of the answer itself was there.
     pub begun: bool,
+    /// Thoughts that its text opens with.
+    opening: Opening,
 }
 
 /// Why a stream brought no answer.
@@ -236,7 +248,8 @@ pub(super) enum Broken {
 
 impl Assembly {
     pub(super) fn new(api: LlmApi) -> Self {
-        Self { api, parser: Parser::default(), parts: wire::parts(api), done: false, begun: false }
+        let (parser, opening) = Default::default();
+        Self { api, parser, parts: wire::parts(api), done: false, begun: false, opening }
     }
 
     /// Whether nothing more is to come.
@@ -290,10 +303,17 @@ impl Assembly {
         if let Some(failure) = wire::failure(json) {
             return Err(failure);
         }
-        let begun = &mut self.begun;
+        let (begun, opening) = (&mut self.begun, &mut self.opening);
         self.parts.take(json, &mut |delta| {
             *begun = true;
-            observer.tell(delta);
+            match delta {
+                Delta::Text(text) => opening.feed(text, &mut |part| observer.tell(part.into())),
+                Delta::Call { .. } => {
+                    opening.end(&mut |part| observer.tell(part.into()));
+                    observer.tell(delta);
+                }
+                _ => observer.tell(delta),
+            }
         });
         self.done |= self.parts.closed();
         Ok(())
@@ -312,6 +332,7 @@ impl Assembly {
         if !self.ended() {
             return Err(Broken::Off);
         }
+        self.opening.end(&mut |part| observer.tell(part.into()));
         wire::read(self.api, &self.parts.whole(), calls_so_far).map_err(Broken::No)
     }
 }

@@ -349,7 +349,10 @@ impl Endpoint {
     /// What a person can do about it.
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
         let (table, address) = (&self.clock.table, &self.address);
-        let without_version = !self.shown_url.split('/').any(|part| part.starts_with('v'));
+        // Below the host: `http://host/v1`, `https://host/api/v4/`.
+        let version =
+            |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.starts_with(char::is_numeric));
+        let without_version = !self.shown_url.split('/').skip(3).any(version);
         Some(match (status.as_u16(), class) {
             (401 | 403, _) if self.keys.count() == 0 && self.config.headers.is_empty() => {
                 format!("no key was sent: set api_key in {table}, or OPENAI_API_KEY beside --base-url")

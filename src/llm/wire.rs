@@ -180,7 +180,8 @@ fn first_choice(json: &Value) -> Result<&Value, NoAnswer> {
     let choices = json.get("choices").and_then(Value::as_array);
     let choices =
         choices.ok_or_else(|| failure::without(json, "answered with JSON that has no `choices`"))?;
-    choices.first().ok_or_else(|| failure::without(json, "answered with empty `choices`"))
+    let choice = choices.iter().find(|choice| choice.is_object());
+    choice.ok_or_else(|| failure::without(json, "answered with empty `choices`"))
 }
 
 /// Servers call tools and say that they have stopped: the calls are what counts.

@@ -190,6 +190,7 @@ pub struct TaskFailure {
     pub server: Option<String>,
     #[serde(default)]
     pub stderr_tail: Vec<String>,
+    pub help: Option<String>,
 }
 
 /// A request to the model or a tool call. What has no end was under way when the run was killed.

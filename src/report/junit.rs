@@ -101,6 +101,9 @@ impl TestSuite {
         for line in report.error.iter().flat_map(|error| &error.stderr_tail) {
             write!(out, "\n{}", escaped(line))?;
         }
+        if let Some(help) = report.error.as_ref().and_then(|error| error.help.as_ref()) {
+            write!(out, "\nhelp: {}", escaped(help))?;
+        }
         writeln!(out, "</{element}></testcase>")
     }
 

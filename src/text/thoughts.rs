@@ -8,6 +8,10 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
+mod opening;
+
+pub(crate) use opening::{Opening, Part};
+
 /// A text without its thoughts, and these.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
@@ -44,7 +48,7 @@ static IN_WORDS: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// What kind of thought is open.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tag,
     Details,

@@ -198,6 +198,14 @@ fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
         for line in columns::lines(&rows, &[]) {
             Ui::data(line);
         }
+        // Many fail for the same reason.
+        let mut helps: Vec<&str> =
+            wrong.iter().filter_map(|report| report.error.as_ref()?.help.as_deref()).collect();
+        helps.sort_unstable();
+        helps.dedup();
+        for help in helps {
+            Ui::data(format!("help: {help}"));
+        }
         if more > 0 {
             Ui::data(format!("and {more} more: toolcrib report {}", info.run));
         }

@@ -1,7 +1,7 @@
 //! Progress of a run: a live line on a terminal, plain lines elsewhere.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -40,6 +40,9 @@ const COUNTS: usize = 45;
 /// So many of the tasks that were cancelled are named.
 const NAMED: usize = 5;
 
+/// So many different helps are shown: more say nothing new.
+const HELPS: usize = 20;
+
 /// Options of the progress of a run.
 #[derive(Args)]
 pub(crate) struct ProgressArgs {
@@ -74,6 +77,8 @@ pub(crate) struct Progress {
     totals: Mutex<Totals>,
     /// Tasks that were ended from outside: all of them are one line.
     cancelled: Mutex<Vec<String>>,
+    /// What was said to do about failed tasks: once, for many fail for the same reason.
+    helps: Mutex<HashSet<String>>,
     /// Tasks that had ended before the run was interrupted.
     ended: AtomicUsize,
 }
@@ -90,6 +95,7 @@ impl Progress {
             slow: options.slow,
             totals: Mutex::default(),
             cancelled: Mutex::default(),
+            helps: Mutex::default(),
             ended: AtomicUsize::new(0),
         }
     }
@@ -137,9 +143,11 @@ impl Progress {
             Outcome::Passed => self.ui.status("PASS", format!("{time} {task}  {work}")),
             Outcome::Failed => {
                 self.ui.bad("FAIL", format!("{time} {task}  {work}  {}", what(report)));
+                self.help(report);
             }
             Outcome::Errored => {
                 self.ui.bad("ERROR", format!("{time} {task}  {work}  {}", what(report)));
+                self.help(report);
             }
             Outcome::Cancelled => self.cancelled().push(task.clone()),
             // It is not scored.
@@ -152,6 +160,15 @@ impl Progress {
                 bar.set_prefix(cut(&words(&self.totals()), COUNTS));
             }
             None => show(),
+        }
+    }
+
+    /// What to do about a task that has no answer, unless that was said before.
+    fn help(&self, report: &TaskReport) {
+        let Some(help) = report.error.as_ref().and_then(|error| error.help.as_ref()) else { return };
+        let mut told = self.helps.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.ui.json && told.len() < HELPS && told.insert(help.clone()) {
+            Ui::help(help);
         }
     }
 

@@ -171,8 +171,13 @@ impl Ui {
             eprintln!("{DIM}             = cause:{DIM:#} {}", indented(&cause, DETAIL));
         }
         if let Some(help) = error.help() {
-            eprintln!("{DIM}             = help: {DIM:#} {}", indented(&help, DETAIL));
+            Self::help(&help);
         }
+    }
+
+    /// What to do about what the line before says.
+    pub(crate) fn help(help: &str) {
+        eprintln!("{DIM}             = help: {DIM:#} {}", indented(help, DETAIL));
     }
 
     /// A server came up, or did not.

@@ -137,6 +137,37 @@ async fn idle_and_closed_connections_are_not_used() {
 }
 
 #[tokio::test]
+async fn connections_are_kept_as_long_as_the_server_says() {
+    const TOLD: &[u8] = b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=75, max=9\r\ncontent-length: 0\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}/", listener.local_addr().unwrap());
+    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
+    let answer = async |socket: &mut TcpStream| {
+        request(socket).await;
+        socket.write_all(TOLD).await.unwrap();
+    };
+    let later = async |seconds| {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        tokio::time::resume();
+    };
+    let first = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        answer(&mut socket).await;
+        socket
+    };
+    let (_, mut socket) = tokio::join!(fetch(&origin, &at), first);
+    for _ in 0..3 {
+        later(60).await;
+        tokio::join!(fetch(&origin, &at), answer(&mut socket));
+    }
+    assert_eq!(origin.connections(), (1, 3));
+    later(74).await;
+    let ended = timeout(LONG, socket.read(&mut [0])).await.unwrap();
+    assert_eq!(ended.unwrap(), 0, "the client closes it before the server does");
+}
+
+#[tokio::test]
 async fn an_unread_answer_closes_its_connection() {
     let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
@@ -179,7 +210,7 @@ fn route(to: &str, proxy: &str) -> Result<HostPool, String> {
     let matcher = Matcher::builder().all(proxy).build();
     let route =
         Route::new(&to.parse().unwrap(), AddressScope::Proxied(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
-    Ok(HostPool::new(route, (LONG, LONG), None))
+    Ok(HostPool::new(route, (LONG, IdleTime::set(LONG)), None))
 }
 
 #[tokio::test]
@@ -239,7 +270,11 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let without_proxy = Matcher::builder().build();
     let way = |reach: AddressScope<'_>| {
-        HostPool::new(Route::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(), (LONG, LONG), None)
+        HostPool::new(
+            Route::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(),
+            (LONG, IdleTime::set(LONG)),
+            None,
+        )
     };
     assert_eq!(timer(&way(AddressScope::Near), &listener).await, none);
     assert_eq!(timer(&way(AddressScope::Proxied(&without_proxy)), &listener).await, keepalive);

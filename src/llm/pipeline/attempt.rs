@@ -267,10 +267,10 @@ impl ClientState {
                 let fault = Fault { hint: Some(left), ..Fault::new(Class::Throttled, told) };
                 (fault, Retry::Stop(reason), Duration::ZERO)
             }
-            GateRefusal::KeyRefusal(KeyRefusal { kind, why }) => {
+            GateRefusal::KeyRefusal(KeyRefusal { kind, why, help }) => {
                 let class = if kind == Class::Billing.name() { Class::Billing } else { Class::Permanent };
                 let told = format!("{why} (said a moment ago; not asked again)");
-                (Fault::new(class, told), Retry::Never, Duration::ZERO)
+                (Fault { help, ..Fault::new(class, told) }, Retry::Never, Duration::ZERO)
             }
         };
         failure(retry, queued, FailedAttempt(None, fault))
@@ -363,7 +363,8 @@ fn tell(
         Class::Billing | Class::Permanent
             if fault.advice != Some(true) && (fault.class == Class::Billing || fault.status == Some(401)) =>
         {
-            EndpointTrouble::KeyRefusal(KeyRefusal { kind: fault.class.name(), why: fault.message.clone() })
+            let (why, help) = (fault.message.clone(), fault.help.clone());
+            EndpointTrouble::KeyRefusal(KeyRefusal { kind: fault.class.name(), why, help })
         }
         _ => EndpointTrouble::None,
     };

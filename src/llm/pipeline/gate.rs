@@ -110,11 +110,12 @@ pub(in crate::llm) enum EndpointTrouble {
     None,
 }
 
-/// Why an endpoint refuses this key or account: the kind and the reason.
+/// Why an endpoint refuses this key or account: the kind, the reason, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::llm) struct KeyRefusal {
     pub kind: &'static str,
     pub why: String,
+    pub help: Option<String>,
 }
 
 /// Why a gate lets no request through, or only a few that test the endpoint.

@@ -163,6 +163,80 @@ fn messages() {
 }
 
 #[test]
+fn marked_thoughts_are_told_as_thoughts() {
+    let text = |pieces: &[&str]| {
+        let piece = |text: &&str| json!({"choices": [{"delta": {"content": text}}]});
+        let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+        let pieces = pieces.iter().map(piece).chain([end]).map(|piece| format!("data: {piece}\n\n"));
+        pieces.collect::<Vec<_>>().concat()
+    };
+    let whole = |text: &str| json!({"choices": [{"finish_reason": "stop", "message": {"content": text}}]});
+    for (pieces, told) in [
+        (
+            &["<thi", "nk>", "maybe", " 5", "</think>\n", "\n4", " <"][..],
+            &["Reasoning(\"maybe\")", "Reasoning(\" 5\")", "Text(\"4\")", "Text(\" <\")"][..],
+        ),
+        (&["[THINK]maybe 5[/THINK]4"][..], &["Reasoning(\"maybe 5\")", "Text(\"4\")"][..]),
+        (&["<", "b>4"][..], &["Text(\"<b>4\")"][..]),
+        (&["<"][..], &["Text(\"<\")"][..]),
+        (&["4", "<think>"][..], &["Text(\"4\")", "Text(\"<think>\")"][..]),
+    ] {
+        assert_eq!(same(LlmApi::Chat, &text(pieces), &whole(&pieces.concat())), told, "{pieces:?}");
+    }
+}
+
+#[test]
+fn pieces_that_cannot_be_read_cost_themselves_alone() {
+    let text = |pieces: &[Value]| {
+        pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<Vec<_>>().concat()
+    };
+    let delta =
+        |index: Value, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    let messages = text(&[
+        json!(null),
+        json!({"type": "message_start", "message": null}),
+        json!({"type": "content_block_start", "index": 0, "content_block": "odd"}),
+        delta(json!(0), json!({"type": "signature_delta", "signature": "s"})),
+        json!({"type": "content_block_start", "index": 1, "content_block": null}),
+        delta(json!(1), json!(null)),
+        delta(json!(1), json!([4])),
+        // It never began.
+        delta(json!(2), json!({"type": "text_delta", "text": "4"})),
+        delta(json!(3), json!({"type": "input_json_delta", "partial_json": "{"})),
+        json!({"type": "message_delta", "delta": null, "usage": 3}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let said = json!({"type": "message", "content": [{"type": "output_text", "text": "4"}]});
+    let responses = text(&[
+        json!(null),
+        json!({"type": "response.created", "response": null}),
+        json!({"type": "response.output_item.added", "output_index": 0, "item": null}),
+        json!({"type": "response.output_item.done", "output_index": 0, "item": null}),
+        json!({"type": "response.output_item.done", "output_index": 1, "item": [1]}),
+        json!({"type": "response.output_text.delta", "output_index": 2, "delta": "4"}),
+        json!({"type": "response.output_item.done", "output_index": 2, "item": said}),
+        json!({"type": "response.completed", "response": null}),
+    ]);
+    let chat = text(&[
+        json!(null),
+        json!({"choices": null}),
+        json!({"choices": [null]}),
+        json!({"choices": [null, {"delta": null}]}),
+        json!({"choices": [null, {"delta": {"content": "4", "tool_calls": [null, "x"]}}]}),
+        json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}),
+    ]);
+    for (api, text) in [(LlmApi::Messages, messages), (LlmApi::Responses, responses), (LlmApi::Chat, chat)] {
+        for size in [usize::MAX, 7] {
+            let (answer, told) = read(api, &text, size);
+            let answer = answer.unwrap();
+            assert_eq!((answer.content.as_str(), answer.finish), ("4", Finish::Stop), "{text}");
+            assert_eq!((answer.tool_calls.len(), told), (0, vec!["Text(\"4\")".to_owned()]), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_broken_stream_is_no_answer() {
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"ha\"}}]}\n\n";
     let going_on = |reason: &str| {

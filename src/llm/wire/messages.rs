@@ -10,7 +10,10 @@ mod thinking;
 pub(super) use pieces::Pieces;
 pub(in crate::llm) use thinking::{check, settle};
 
-use super::{Decoded, Ids, NoAnswer, count, failure, finish, model, nonempty, put, tool_schema, with_calls};
+use super::{
+    Decoded, Ids, NoAnswer, content::Content, count, failure, finish, model, nonempty, put, tool_schema,
+    with_calls,
+};
 use crate::{
     config::LlmConfig,
     llm::{
@@ -128,8 +131,11 @@ fn used(call: &ToolCall, id: &str) -> Value {
 }
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
-    let Some(blocks) = json.get("content").and_then(Value::as_array) else {
-        return Err(failure::without(json, "answered with JSON that has no `content`"));
+    let blocks = match json.get("content") {
+        Some(Value::Array(blocks)) => blocks.as_slice(),
+        // Its text, or its only block.
+        Some(one @ (Value::String(_) | Value::Object(_))) => std::slice::from_ref(one),
+        _ => return Err(failure::without(json, "answered with JSON that has no `content`")),
     };
     let mut decoded = Decoded {
         finish: finish(json.get("stop_reason").and_then(Value::as_str)),
@@ -138,7 +144,9 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
         ..Decoded::default()
     };
     let mut reasoning = String::new();
-    for (place, block) in blocks.iter().enumerate() {
+    // What is neither a block nor text says nothing.
+    let blocks = blocks.iter().filter(|block| block.is_object() || block.is_string());
+    for (place, block) in blocks.enumerate() {
         match block.get("type").and_then(Value::as_str) {
             Some("tool_use") => {
                 let name = block.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -149,7 +157,11 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
                 reasoning.push_str(nonempty(block, "thinking").unwrap_or_default());
                 decoded.thinking.push((place, block.clone()));
             }
-            Some("text") | None => decoded.content.push_str(nonempty(block, "text").unwrap_or_default()),
+            Some("text") | None => {
+                let said = Content::of(Some(block));
+                reasoning.push_str(&said.reasoning);
+                decoded.content.push_str(&said.text);
+            }
             Some(_) => {}
         }
     }
@@ -254,6 +266,36 @@ mod tests {
             let body =
                 json!({"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": reason});
             assert_eq!(read(&body).unwrap().finish, finish, "{reason}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_cannot_be_read_cost_themselves_alone() {
+        let call = json!({"type": "tool_use", "id": null, "name": "a", "input": []});
+        let said = json!({"type": "text", "text": "4"});
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+        for odd in [
+            json!(null),
+            json!(7),
+            json!(true),
+            json!([[]]),
+            json!({}),
+            json!({"type": null}),
+            json!({"type": 5, "text": null}),
+            json!({"type": "text"}),
+            json!({"type": "text", "text": null}),
+            json!({"type": "server_tool_use", "id": "s", "input": {}}),
+        ] {
+            let body = json!({"content": [odd, thought, odd, said, call, odd], "stop_reason": "tool_use"});
+            let answer = read(&body).unwrap();
+            assert_eq!((answer.content.as_str(), answer.reasoning.as_deref()), ("4", Some("hm")), "{odd}");
+            assert_eq!(answer.tool_calls, [ToolCall::new("call_0", "a", "{}")], "{odd}");
+            let blocks: Vec<&Value> = answer.thinking.iter().map(|(_, block)| block).collect();
+            assert_eq!(blocks, [&thought], "{odd}");
+        }
+        for content in [json!("4"), json!(["4"]), said.clone(), json!([{"text": "4"}])] {
+            let answer = read(&json!({"content": content, "stop_reason": "end_turn"})).unwrap();
+            assert_eq!((answer.content.as_str(), answer.finish), ("4", Finish::Stop), "{content}");
         }
     }
 

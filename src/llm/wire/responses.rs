@@ -77,7 +77,9 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     for item in output {
         match item.get("type").and_then(Value::as_str) {
             Some("function_call") => {
-                let id = item.get("call_id").or_else(|| item.get("id"));
+                let given =
+                    |key: &str| item.get(key).filter(|id| id.as_str().is_some_and(|id| !id.is_empty()));
+                let id = given("call_id").or_else(|| given("id"));
                 let name = item.get("name").and_then(Value::as_str).unwrap_or_default();
                 decoded.tool_calls.push(ToolCall::new(ids.give(id), name, arguments(item.get("arguments"))));
             }
@@ -85,9 +87,10 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
                 let part = |key: &str| item.get(key).map(words).filter(|text| !text.is_empty());
                 reasoning.push_str(&part("summary").or_else(|| part("content")).unwrap_or_default());
             }
-            // A server that leaves the type out means a message.
-            Some("message") | None => {
-                let said = Content::of(item.get("content"));
+            // A server that leaves the type out means a message, and some write its text alone.
+            Some("message" | "output_text" | "text" | "refusal") | None => {
+                let own = item.get("text").is_some() || item.get("refusal").is_some() || item.is_string();
+                let said = Content::of(item.get("content").or(Some(item).filter(|_| own)));
                 reasoning.push_str(&said.reasoning);
                 decoded.content.push_str(&said.text);
                 if !said.refusal.is_empty() {
@@ -192,6 +195,41 @@ mod tests {
         let answer = read(&calls).unwrap();
         let expected = [ToolCall::new("call_x", "a", "{\"x\":1}"), ToolCall::new("call_2", "b", "{\"y\":2}")];
         assert_eq!((answer.tool_calls.as_slice(), answer.finish), (&expected[..], Finish::ToolCalls));
+    }
+
+    #[test]
+    fn items_that_cannot_be_read_cost_themselves_alone() {
+        let call =
+            json!({"type": "function_call", "call_id": null, "id": "fc_1", "name": "a", "arguments": []});
+        let said = json!({"type": "message", "content": [null, 3, {"type": "output_text", "text": "4"}, {"type": "image"}]});
+        for odd in [
+            json!(null),
+            json!(7),
+            json!(true),
+            json!([[]]),
+            json!({}),
+            json!({"type": null, "content": null}),
+            json!({"type": 5, "content": {}}),
+            json!({"type": "message"}),
+            json!({"type": "message", "content": [null]}),
+            json!({"type": "reasoning", "summary": null, "content": [null, 1]}),
+            json!({"type": "mcp_call", "output": "5"}),
+        ] {
+            let body = json!({"status": "completed", "output": [odd, said, odd, call, odd]});
+            let answer = read(&body).unwrap();
+            assert_eq!(answer.content, "4", "{odd}");
+            assert_eq!(answer.tool_calls, [ToolCall::new("fc_1", "a", "{}")], "{odd}");
+            assert_eq!((answer.finish, answer.reasoning.as_deref()), (Finish::ToolCalls, None), "{odd}");
+        }
+        for (item, content) in [
+            (json!("4"), "4"),
+            (json!({"type": "output_text", "text": "4"}), "4"),
+            (json!({"content": "4"}), "4"),
+            (json!({"type": "message", "content": {"type": "output_text", "text": "4"}}), "4"),
+        ] {
+            let answer = read(&json!({"status": "completed", "output": [item]})).unwrap();
+            assert_eq!((answer.content.as_str(), answer.finish), (content, Finish::Stop), "{item}");
+        }
     }
 
     #[test]

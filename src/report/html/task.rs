@@ -92,6 +92,7 @@ pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> String {
     }
     if let Some(error) = &line.error {
         term("error", &format!("{}: {}\n{}", error.code, error.message, error.stderr_tail.join("\n")));
+        term("help", error.help.as_deref().unwrap_or_default());
     }
     if let Some(resumed) = &line.resumed {
         term("interrupted", &words::resumed(resumed));

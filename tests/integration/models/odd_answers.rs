@@ -9,7 +9,7 @@ use toolcrib_fakes::models::{Arrival, Reply};
 use crate::support::{
     Lab, manager,
     model_server::{Model, agent, calls, question, run, say},
-    program::{Bench, code, err},
+    program::{Bench, code, err, out},
 };
 
 /// A file that names no model: the command line does.
@@ -27,6 +27,14 @@ fn ask(bench: &Bench, url: &str) -> (i32, String, Duration) {
     let began = Instant::now();
     let output = bench.run(&["run", "go", "--base-url", url, "--model", "m"]);
     (code(&output), err(&output), began.elapsed())
+}
+
+/// The lines of results of all runs in the folder.
+fn results(bench: &Bench) -> Vec<Value> {
+    let folder = std::fs::read_dir(bench.0.path().join("runs")).unwrap();
+    let files = folder.map(|run| run.unwrap().path().join("results.jsonl"));
+    let texts = files.filter_map(|file| std::fs::read_to_string(file).ok()).collect::<String>();
+    texts.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,9 +70,12 @@ async fn max_counts_every_request_whatever_fails() {
         assert_eq!(model.requests().len(), 3, "{name}: {told}");
         assert!(took < Duration::from_secs(20), "{name}: {took:?}");
     }
-    let (exit, told, took) = ask(&Bench::new(FAST), "http://127.0.0.1:1/v1");
-    assert!(exit != 0 && told.contains("connection refused"), "{told}");
+    let bench = Bench::new(FAST);
+    let (exit, told, took) = ask(&bench, "http://127.0.0.1:1/v1");
+    assert!(exit != 0 && told.contains("connection refused") && told.contains("--base-url"), "{told}");
     assert!(told.contains("3 attempts") && took < Duration::from_secs(20), "{took:?} {told}");
+    let line = &results(&bench)[0];
+    assert_eq!((&line["llm_calls"], &line["llm_retries"]), (&json!(3), &json!(2)), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,16 +158,49 @@ async fn thoughts_are_no_part_of_an_answer() {
                 "--model",
                 "m",
             ]);
-            let folder = std::fs::read_dir(bench.0.path().join("runs")).unwrap();
-            let results = folder
-                .filter_map(|run| std::fs::read_to_string(run.unwrap().path().join("results.jsonl")).ok());
-            let results = results.collect::<String>();
-            let line: Value = serde_json::from_str(results.lines().next().unwrap_or_default())
-                .unwrap_or_else(|error| panic!("{error}: {}", err(&output)));
+            let lines = results(&bench);
+            let line = lines.first().unwrap_or_else(|| panic!("{}", err(&output)));
             let passed = line["status"] == "passed";
             assert_eq!((line["answer"].as_str(), passed), (answer, answer.is_some()), "{message}: {line}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thoughts_are_no_part_of_scores_and_judgements() {
+    let judge = Model::new([say("<think>GRADE: I?</think>The same. GRADE: C\n<think>or rather GRADE: I")]);
+    for score in [json!({"type": "exact"}), json!({"type": "numeric"}), json!({"type": "judge"})] {
+        let agent = Model::new([say("<think>maybe 5</think>4\n<think>or 5")]);
+        let bench = Bench::new(&format!(
+            "[llm]\nmodel = 'm'\nbase_url = '{}'\n\
+             [llm.clients.grader]\nmodel = 'g'\nbase_url = '{}'\n[judge]\nclient = 'grader'\n",
+            agent.url, judge.url
+        ));
+        bench
+            .file("t.jsonl", &json!({"id": "q", "input": "2+2?", "target": "4", "score": score}).to_string());
+        let output = bench.run(&["run", "t.jsonl", "--fresh"]);
+        let line = &results(&bench)[0];
+        assert_eq!((&line["status"], &line["answer"]), (&json!("passed"), &json!("4")), "{score}: {line}");
+        assert_eq!(code(&output), 0, "{score}: {}", err(&output));
+    }
+    let asked = judge.requests()[0].to_string();
+    assert!(asked.contains('4') && !asked.contains("maybe 5") && !asked.contains("or 5"), "{asked}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_last_answer_was_thought_from_is_kept() {
+    let manager = manager([]).await;
+    for (config, answers) in [
+        ("final_summary = 'always'", [say("5"), say("<think>maybe 5</think>4")]),
+        ("final_summary = 'never'\nanswer = 'boxed'", [say("4"), say("<think>maybe 5</think>\\boxed{4}")]),
+    ] {
+        let report = run(&manager, &Model::new(answers), agent(config), &question()).await;
+        assert_eq!(report.answer.as_deref(), Some("4"), "{config}: {:?}", report.error);
+        let last = report.transcript.last().unwrap();
+        assert_eq!(last["reasoning_content"], "maybe 5", "{config}: {last}");
+        assert!(!last["content"].as_str().unwrap().contains("maybe"), "{config}: {last}");
+    }
+    assert!(manager.shutdown().await.survivors.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,6 +240,38 @@ async fn an_error_in_a_good_status_is_the_endpoints_error() {
         assert!(exit != 0 && told.contains(words), "{words}: {told}");
         assert_eq!(model.requests().len(), requests, "{words}: {told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_request_says_what_to_do() {
+    let bench = Bench::new("");
+    let (_, told, _) = ask(&bench, &Model::serving(|_| Reply::error(401, "no key")).url);
+    assert!(told.contains("= help:") && told.contains("no key was sent"), "{told}");
+    assert!(told.contains("api_key") && told.contains("OPENAI_API_KEY"), "{told}");
+    let without_key = results(&bench)[0]["error"]["help"].clone();
+    assert!(without_key.as_str().unwrap().contains("no key was sent"), "{without_key}");
+
+    let page = Model::serving(|_| Reply::text(404, "<html><title>Not here</title></html>"));
+    let (_, told, _) = ask(&bench, page.url.trim_end_matches("/v1"));
+    assert!(told.contains(&format!("= help:  the address has no version: try --base-url with {}", page.url)));
+    assert!(told.contains("titled `Not here`"), "{told}");
+
+    let (_, told, _) = ask(&Bench::new(FAST), "http://127.0.0.1:1/v1");
+    let help =
+        "= help:  nothing listens at http://127.0.0.1:1/v1: start the model server or change --base-url";
+    assert!(told.contains(help), "{told}");
+
+    // Once for all tasks.
+    let refusing = Model::serving(|_| Reply::error(401, "no key"));
+    let bench = Bench::new("");
+    let task = |id: u32| json!({"id": id.to_string(), "input": "2+2?", "target": "4"}).to_string();
+    bench.file("t.jsonl", &(0..5).map(task).collect::<Vec<_>>().join("\n"));
+    let output = bench.run(&["run", "t.jsonl", "--base-url", &refusing.url, "--model", "m"]);
+    let told = err(&output);
+    assert_eq!((told.matches("ERROR").count(), told.matches("= help:").count()), (5, 1), "{told}");
+    assert!(results(&bench).iter().all(|line| line["error"]["help"] == without_key), "{told}");
+    let shown = out(&bench.run(&["runs", "show"]));
+    assert_eq!(shown.matches("no key was sent").count(), 1, "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -262,4 +338,9 @@ async fn schemas_in_requests_are_objects_with_plain_names() {
     assert!(told.iter().any(|message| message.contains("it has its own name")), "{told:?}");
     // The model sees its call as it made it.
     assert!(!requests[1]["messages"].to_string().contains("$filter"), "{}", requests[1]["messages"]);
+
+    let refused =
+        Model::new([json!({"error": {"message": "Invalid schema for function 'odd__union'", "code": 400}})]);
+    let (_, told, _) = ask(&bench, &refused.url);
+    assert!(told.contains("= help:") && told.contains("deny") && told.contains("(`odd__union`)"), "{told}");
 }

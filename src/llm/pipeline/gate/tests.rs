@@ -233,7 +233,7 @@ async fn no_request_enters_after_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_key_is_tried_every_30_seconds() {
     let gate = Gate::default();
-    let shut = KeyRefusal { kind: "billing", why: "no credit".into() };
+    let shut = KeyRefusal { kind: "billing", why: "no credit".into(), help: None };
     let visit = gate.visit(patience(), 0);
     visit.enter(SECOND, None, |_| ()).await.unwrap().failed(EndpointTrouble::KeyRefusal(shut.clone()), None);
     assert_eq!(visit.enter(SECOND, None, |_| ()).await.unwrap_err(), GateRefusal::KeyRefusal(shut));

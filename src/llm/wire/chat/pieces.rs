@@ -36,7 +36,9 @@ impl Parts for Pieces {
     fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
         keep(&mut self.model, piece, "model");
         keep(&mut self.usage, piece, "usage");
-        let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
+        let first = |choice: &&Value| {
+            choice.is_object() && choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
+        };
         let choices = piece.get("choices").and_then(Value::as_array);
         let Some(choice) = choices.into_iter().flatten().find(first) else { return };
         self.begun = true;

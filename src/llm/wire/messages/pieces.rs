@@ -40,7 +40,8 @@ impl Parts for Pieces {
                 self.count(message.get("usage"));
             }
             "content_block_start" => {
-                let block = piece.get("content_block").cloned().unwrap_or_default();
+                let block = piece.get("content_block").filter(|block| block.is_object());
+                let block = block.cloned().unwrap_or_default();
                 let call = self.calls;
                 if block.get("type").and_then(Value::as_str) == Some("tool_use") {
                     tell(Delta::Call { index: call, name: nonempty(&block, "name").unwrap_or_default() });
@@ -52,8 +53,15 @@ impl Parts for Pieces {
                 self.blocks.push(Block { index, block, more: String::new(), call });
             }
             "content_block_delta" => {
-                let mut recent = self.blocks.iter_mut().rev().take(RECENT);
-                let Some(block) = recent.find(|block| block.index == index) else { return };
+                let old = self.blocks.len().saturating_sub(RECENT);
+                let known = self.blocks[old..].iter().rposition(|block| block.index == index);
+                let at = known.map_or(self.blocks.len(), |known| old + known);
+                if at == self.blocks.len() {
+                    // It began without a word, or with one that cannot be read.
+                    let (block, more) = Default::default();
+                    self.blocks.push(Block { index, block, more, call: self.calls });
+                }
+                let block = &mut self.blocks[at];
                 let delta = piece.get("delta").unwrap_or(&Value::Null);
                 if let Some(more) = nonempty(delta, "signature") {
                     let begun = nonempty(&block.block, "signature").unwrap_or_default();
@@ -62,10 +70,22 @@ impl Parts for Pieces {
                 let call = block.call;
                 let arguments = |text| Delta::Arguments { index: call, text };
                 let more = nonempty(delta, "text")
-                    .map(|text| (text, Delta::Text(text)))
-                    .or_else(|| nonempty(delta, "thinking").map(|text| (text, Delta::Reasoning(text))))
-                    .or_else(|| nonempty(delta, "partial_json").map(|text| (text, arguments(text))));
-                if let Some((text, delta)) = more {
+                    .map(|text| ("text", text, Delta::Text(text)))
+                    .or_else(|| {
+                        nonempty(delta, "thinking").map(|text| ("thinking", text, Delta::Reasoning(text)))
+                    })
+                    .or_else(|| {
+                        nonempty(delta, "partial_json").map(|text| ("tool_use", text, arguments(text)))
+                    });
+                if let Some((kind, text, delta)) = more {
+                    let typed = block.block.get("type").is_some_and(Value::is_string);
+                    if kind == "tool_use" && !typed {
+                        // Nobody knows of which tool.
+                        return;
+                    }
+                    if !typed {
+                        block.block["type"] = kind.into();
+                    }
                     block.more.push_str(text);
                     tell(delta);
                 }

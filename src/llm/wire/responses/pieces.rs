@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::llm::{
     stream::Delta,
@@ -46,10 +46,17 @@ impl Parts for Pieces {
                 }
             }
             "response.output_item.done" => {
-                self.items.insert(place, piece.get("item").cloned().unwrap_or_default());
+                // What is no object says nothing.
+                self.items.extend(
+                    piece.get("item").filter(|item| item.is_object()).map(|item| (place, item.clone())),
+                );
             }
-            "response.completed" | "response.incomplete" | "response.failed" => {
-                self.response = piece.get("response").cloned();
+            kind @ ("response.completed" | "response.incomplete" | "response.failed") => {
+                let whole = piece.get("response").filter(|whole| whole.is_object()).cloned();
+                // The name of the event has the status too. What failed has no answer.
+                let status = kind.trim_start_matches("response.");
+                let named = || if status == "failed" { Value::Null } else { json!({"status": status}) };
+                self.response = Some(whole.unwrap_or_else(named));
             }
             _ => {}
         }
@@ -65,7 +72,8 @@ impl Parts for Pieces {
 
     fn whole(&mut self) -> Value {
         let mut response = self.response.take().unwrap_or_default();
-        let listed = response.get("output").and_then(Value::as_array).is_some_and(|items| !items.is_empty());
+        let output = response.get("output").and_then(Value::as_array);
+        let listed = output.is_some_and(|items| items.iter().any(|item| !item.is_null()));
         if let Some(fields) = response.as_object_mut().filter(|_| !listed && !self.items.is_empty()) {
             // Some gateways end with the outer fields alone.
             fields.insert("output".into(), std::mem::take(&mut self.items).into_values().collect());
