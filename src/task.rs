@@ -411,8 +411,7 @@ pub struct TaskError {
 impl TaskError {
     /// An error without a server.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { code, message, server: None, tool: None, stderr_tail: Vec::new(), help: None }
+        Self { code, message: message.into(), server: None, tool: None, stderr_tail: vec![], help: None }
     }
 }
 

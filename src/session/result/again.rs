@@ -56,7 +56,8 @@ pub(super) fn place_of(raw: &str) -> Option<String> {
     note_of(&raw[begin..end + 2]).map(|(_, place)| place)
 }
 
-#[cfg(all(test, feature = "daemon"))]
+#[cfg(feature = "daemon")]
+#[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 

@@ -71,7 +71,7 @@ impl Opening {
         while !rest.is_empty() {
             let left = match self.state {
                 State::Begins => self.begin(rest, is_whole, tell),
-                State::Thinks(kind) => self.think(kind, rest, is_whole, tell),
+                State::Thinks(kind) => Some(self.think(kind, rest, is_whole, tell)),
                 State::Says => {
                     tell(Part::Said(rest));
                     Some("")
@@ -127,7 +127,7 @@ impl Opening {
         rest: &'a str,
         is_whole: bool,
         tell: &mut dyn FnMut(Part<'_>),
-    ) -> Option<&'a str> {
+    ) -> &'a str {
         let mut thought = |text: &str| {
             if !text.is_empty() {
                 tell(Part::Thought(text));
@@ -138,7 +138,7 @@ impl Opening {
                 Beginning::Maybe => {
                     thought(&rest[..at]);
                     rest[at..].clone_into(&mut self.held);
-                    return Some("");
+                    return "";
                 }
                 Beginning::Mark(Mark::Close(other), length) if other == kind => (State::Begins, length),
                 Beginning::Mark(Mark::Answer, length) => (State::Begins, length),
@@ -149,10 +149,10 @@ impl Opening {
             };
             thought(&rest[..at]);
             self.state = next;
-            return Some(&rest[at + length..]);
+            return &rest[at + length..];
         }
         thought(rest);
-        Some("")
+        ""
     }
 }
 

@@ -130,8 +130,8 @@ fn a_result_is_no_longer_than_clients_can_read() {
             [("Content-Type", "application/json"), ("Accept", accept), ("Mcp-Session-Id", &*session)];
         let reply = gate.ask("POST /mcp", &headers, &call(3, "fix__t", &json!({})).to_string());
         assert!(reply.body.len() < 1_000_000, "{accept}: {}", reply.body.len());
-        let event = reply.body.lines().filter_map(|line| line.strip_prefix("data: "));
-        let event = event.filter(|data| data.starts_with('{')).next_back().unwrap_or(&reply.body);
+        let mut events = reply.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let event = events.rfind(|data| data.starts_with('{')).unwrap_or(&reply.body);
         let result = serde_json::from_str::<Value>(event).unwrap()["result"].take();
         for shown in [&result["content"][0]["text"], &result["structuredContent"]["result"]] {
             let shown = shown.as_str().unwrap();

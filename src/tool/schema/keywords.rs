@@ -1,0 +1,92 @@
+//! The keywords of JSON Schema, and what each may be.
+
+/// What a keyword may be.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Schema,
+    Schemas,
+    /// Schemas by the names of properties.
+    Named,
+    /// Schemas by patterns.
+    ByPattern,
+    Types,
+    List,
+    /// One that has entries.
+    Choices,
+    /// Each text once.
+    Texts,
+    /// Lists of texts, by names.
+    NamedTexts,
+    /// As before, or schemas.
+    Dependencies,
+    Number,
+    Positive,
+    Count,
+    Bool,
+    Text,
+    Pattern,
+    /// The name of a place.
+    Anchor,
+    Id,
+    /// Of an object of anything.
+    Object,
+}
+
+/// `None`: not a keyword of the meta-schema, or one that may be anything.
+pub(super) fn kind(keyword: &str) -> Option<Kind> {
+    Some(match keyword {
+        "additionalProperties"
+        | "unevaluatedProperties"
+        | "unevaluatedItems"
+        | "items"
+        | "contains"
+        | "not"
+        | "if"
+        | "then"
+        | "else"
+        | "propertyNames"
+        | "contentSchema" => Kind::Schema,
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Kind::Schemas,
+        "properties" | "$defs" | "definitions" | "dependentSchemas" => Kind::Named,
+        "patternProperties" => Kind::ByPattern,
+        "type" => Kind::Types,
+        "enum" => Kind::Choices,
+        "examples" => Kind::List,
+        "required" => Kind::Texts,
+        "dependentRequired" => Kind::NamedTexts,
+        "dependencies" => Kind::Dependencies,
+        "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum" => Kind::Number,
+        "multipleOf" => Kind::Positive,
+        "maxLength" | "minLength" | "maxItems" | "minItems" | "maxContains" | "minContains"
+        | "maxProperties" | "minProperties" => Kind::Count,
+        "uniqueItems" | "deprecated" | "readOnly" | "writeOnly" => Kind::Bool,
+        "title" | "description" | "format" | "contentEncoding" | "contentMediaType" | "$comment"
+        | "$schema" | "$ref" | "$dynamicRef" | "$recursiveRef" => Kind::Text,
+        "pattern" => Kind::Pattern,
+        "$anchor" | "$dynamicAnchor" | "$recursiveAnchor" => Kind::Anchor,
+        "$id" => Kind::Id,
+        "$vocabulary" => Kind::Object,
+        _ => return None,
+    })
+}
+
+/// What a keyword of this kind must be, in words.
+pub(super) fn wanted(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Schema => "a schema",
+        Kind::Schemas => "a list of schemas",
+        Kind::Named | Kind::ByPattern | Kind::NamedTexts | Kind::Dependencies | Kind::Object => "an object",
+        Kind::Types => "the name of a type, or a list of them",
+        Kind::List => "a list",
+        Kind::Choices => "a list with entries",
+        Kind::Texts => "a list of texts",
+        Kind::Number => "a number",
+        Kind::Positive => "a number above 0",
+        Kind::Count => "a whole number from 0",
+        Kind::Bool => "true or false",
+        Kind::Text => "a text",
+        Kind::Pattern => "a regular expression that can be compiled",
+        Kind::Anchor => "a name",
+        Kind::Id => "a URI without a fragment",
+    }
+}
