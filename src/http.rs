@@ -50,7 +50,7 @@ use host_pool::IdleTime;
 pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
 #[cfg(feature = "serve")]
 pub(crate) use paced::connection_counts;
-pub(crate) use retry_after::retry_after;
+pub(crate) use retry_after::{retry_after, until};
 use route::{AddressScope, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

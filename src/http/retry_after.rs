@@ -19,7 +19,7 @@ pub(crate) struct RetryAfter {
 /// The wait that an answer asks for.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<RetryAfter> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = seconds(text).or_else(|| date(text, headers));
+    let wait = seconds(text).or_else(|| Some(until(read(text)?, headers)));
     Some(RetryAfter { wait, text: text.chars().take(MAX_SHOWN).collect() })
 }
 
@@ -32,11 +32,10 @@ fn seconds(text: &str) -> Option<Duration> {
     }
 }
 
-/// An HTTP date, measured by the server's own clock where it tells it.
-fn date(text: &str, headers: &HeaderMap) -> Option<Duration> {
-    let until = read(text)?;
+/// The time until a date, by the server's own clock where it tells it.
+pub(crate) fn until(date: SystemTime, headers: &HeaderMap) -> Duration {
     let told = headers.get(DATE).and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
-    Some(until.duration_since(told.unwrap_or_else(SystemTime::now)).unwrap_or_default())
+    date.duration_since(told.unwrap_or_else(SystemTime::now)).unwrap_or_default()
 }
 
 /// A date, whatever day of the week it names: some name a wrong one.

@@ -1,12 +1,11 @@
 //! The wait that a server asks for: all known spellings; the first that parses counts.
 
-use std::{
-    sync::LazyLock,
-    time::{Duration, SystemTime},
-};
+use std::{sync::LazyLock, time::Duration};
 
 use hyper::header::HeaderMap;
 use regex::Regex;
+
+use crate::http;
 
 /// One number with its unit.
 const PART: &str = r"(?<number>\d+(?:\.\d+)?)\s*(?<unit>milliseconds?|seconds?|minutes?|hours?|ms|s|m|h)";
@@ -53,11 +52,9 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
 }
 
-/// An HTTP date, measured by the server's own clock where it tells it.
+/// The time until an HTTP date.
 fn date(text: &str, headers: &HeaderMap) -> Option<Duration> {
-    let until = httpdate::parse_http_date(text).ok()?;
-    let told = headers.get("date").and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
-    Some(until.duration_since(told.unwrap_or_else(SystemTime::now)).unwrap_or_default())
+    Some(http::until(httpdate::parse_http_date(text).ok()?, headers))
 }
 
 #[cfg(test)]
