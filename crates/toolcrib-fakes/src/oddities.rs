@@ -11,7 +11,7 @@ const HUGE_TEXT: usize = 200_000;
 const HUGE_COUNT: usize = 3_000;
 const HUGE_DEPTH: usize = 100;
 
-/// What is odd about a node.
+/// A way in which a node is odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
     /// It is not there.
@@ -47,7 +47,7 @@ pub enum Step {
 pub struct Change {
     /// The way from the message to the node.
     pub path: Vec<Step>,
-    /// What is odd about it.
+    /// The way in which it is odd.
     pub oddity: Oddity,
 }
 
@@ -72,10 +72,25 @@ impl Change {
         text
     }
 
-    /// Whether the node is the one at `start`, or below it.
-    pub fn is_within(&self, start: &[&str]) -> bool {
-        let names = self.path.iter().map(ToString::to_string);
-        self.path.len() >= start.len() && names.zip(start).all(|(step, name)| step == *name || *name == "*")
+    /// Whether the node is the one at `place`, or below it.
+    pub fn is_within(&self, place: &[&str]) -> bool {
+        self.path.len() >= place.len() && self.follows(place)
+    }
+
+    /// Whether the node is the one at `place`, or above it.
+    pub fn leads_to(&self, place: &[&str]) -> bool {
+        self.path.len() <= place.len() && self.follows(place)
+    }
+
+    fn follows(&self, place: &[&str]) -> bool {
+        self.path.iter().zip(place).all(|(step, name)| step.to_string() == *name)
+    }
+
+    /// Whether nothing has another meaning than before: what nobody knows is passed over, and of a member that is written twice
+    /// both say the same.
+    pub fn is_harmless(&self) -> bool {
+        let is_member = matches!(self.path.last(), Some(Step::Key(_)));
+        self.oddity == Oddity::Extra || (self.oddity == Oddity::Doubled && is_member)
     }
 }
 
@@ -154,7 +169,7 @@ fn write(value: &Value, change: Option<(&[Step], Oddity)>, text: &mut String) {
     }
 }
 
-/// What a careless program writes in place of `value`.
+/// Gives what a careless program writes in place of `value`.
 fn other_type(value: &Value) -> Value {
     match value {
         Value::Null => Value::from(false),

@@ -34,7 +34,7 @@ const PROGRESS: Duration = Duration::from_secs(15);
 /// or is huge. The same seed always makes the same change.
 #[derive(Args)]
 pub(crate) struct Oddities {
-    /// Who sends them.
+    /// The senders, one after the other.
     #[arg(long, value_delimiter = ',', default_value = "server,model,client", value_name = "SENDERS")]
     from: Vec<Sender>,
     /// How long each sender goes on.

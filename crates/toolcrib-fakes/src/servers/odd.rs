@@ -1,5 +1,5 @@
 //! `toolcrib-fakes odd SEED`: a tool server that answers as it should, but for one node of one answer ([`crate::oddities`]).
-//! Who checks its client asks [`Plan::of`] for the same seed which one that is. Without a seed nothing is odd.
+//! A check of its client asks [`Plan::of`] which node that is for the same seed. Without a seed nothing is odd.
 
 use std::{
     io::{self, BufRead, Write},
@@ -14,7 +14,7 @@ use crate::oddities::Change;
 pub const TOOLS: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 /// The texts in the answer of each tool, in their order.
 pub const TEXTS: [&str; 3] = ["first text", "text of a file", "last text"];
-/// What the tool `fails` says.
+/// The error message of the tool `fails`.
 pub const REASON: &str = "the quota is used up";
 
 /// Which answer of a server is odd.
@@ -30,11 +30,11 @@ pub enum Answer {
     Error,
 }
 
-/// What a server does with its seed.
+/// The odd answer of a seed.
 pub struct Plan {
     /// The answer that is odd.
     pub answer: Answer,
-    /// What is odd about it.
+    /// The node of it that is odd.
     pub change: Change,
 }
 

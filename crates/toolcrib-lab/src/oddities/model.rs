@@ -149,24 +149,16 @@ impl Plan {
         Reply::text(200, events.concat()).header("content-type", "text/event-stream")
     }
 
-    /// Nothing of the message has another meaning than before.
-    fn is_harmless(&self) -> bool {
-        let is_member = matches!(self.change.path.last(), Some(Step::Key(_)));
-        self.change.oddity == Oddity::Extra || (self.change.oddity == Oddity::Doubled && is_member)
-    }
-
-    /// Whether the node is where the text of an answer is, or the way to it is gone.
+    /// Whether the node is the text of an answer, or the way to it, and takes the text with it.
     fn is_text(&self) -> bool {
         let part = if self.stream { "delta" } else { "message" };
-        let path: Vec<String> = self.change.path.iter().map(ToString::to_string).collect();
-        let way = ["choices", "0", part, "content"];
         let is_gone = !matches!(self.change.oddity, Oddity::Huge | Oddity::Doubled);
-        way.iter().zip(&path).all(|(step, at)| step == at) && (is_gone || path.len() > way.len())
+        is_gone && self.change.leads_to(&["choices", "0", part, "content"])
     }
 
     fn keeps_answer(&self) -> bool {
         match self.answer {
-            _ if self.is_harmless() => true,
+            _ if self.change.is_harmless() => true,
             // What is made of broken calls is the agent's own matter; that it ends is checked.
             Answer::Calls => false,
             Answer::Last(_) => !self.is_text(),
@@ -175,7 +167,7 @@ impl Plan {
 
     fn keeps_calls(&self) -> [bool; 2] {
         let part = if self.stream { "delta" } else { "message" };
-        if self.answer != Answer::Calls || self.is_harmless() {
+        if self.answer != Answer::Calls || self.change.is_harmless() {
             return [true; 2];
         }
         let change = &self.change;
@@ -185,9 +177,7 @@ impl Plan {
             (true, Some(Step::Index(call))) => [0, 1].map(|other| other != *call),
             (true, _) => [false; 2],
             // The way to the calls.
-            (false, _) if change.path.len() < 4 && change.is_within(&calls[..change.path.len()]) => {
-                [false; 2]
-            }
+            (false, _) if change.leads_to(&calls) => [false; 2],
             (false, _) => [true; 2],
         }
     }

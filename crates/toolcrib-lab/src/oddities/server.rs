@@ -128,9 +128,7 @@ impl Promise {
         let all = Self { ready: true, tools: TOOLS.to_vec(), texts: TEXTS.to_vec(), reason: true };
         let Change { path, oddity } = &plan.change;
         let is_within = |start: &[&str]| plan.change.is_within(start);
-        // What nobody knows is passed over, and what is written twice is one of both.
-        let is_member = matches!(path.last(), Some(Step::Key(_)));
-        if *oddity == Oddity::Extra || (*oddity == Oddity::Doubled && is_member) {
+        if plan.change.is_harmless() {
             return all;
         }
         // The frame of a message, and what makes its kind, can be lost.
