@@ -5,31 +5,12 @@ from contextlib import asynccontextmanager
 from fastmcp import Client as Connection
 from fastmcp.client.transports import StdioTransport
 
+from . import sessions
 
-class Client:
-    def __init__(self, session):
-        self.session = session
 
-    async def tools(self):
-        return [tool.name for tool in await self.session.list_tools()]
-
-    async def prompts(self):
-        return [prompt.name for prompt in await self.session.list_prompts()]
-
-    async def resources(self):
-        return [resource.uri for resource in await self.session.list_resources()]
-
+class Client(sessions.Client):
     async def templates(self):
         return [template.uri_template for template in await self.session.list_resource_templates()]
-
-    async def call(self, name, arguments):
-        return await self.session.call_tool(name, arguments)
-
-    async def prompt(self, name, arguments):
-        return await self.session.get_prompt(name, arguments)
-
-    async def read(self, uri):
-        return await self.session.read_resource(uri)
 
 
 @asynccontextmanager

@@ -5,28 +5,13 @@ from contextlib import asynccontextmanager
 from langchain_openai import ChatOpenAI
 from mcp_use import MCPAgent, MCPClient
 
+from . import sessions
 
-class Client:
+
+class Client(sessions.Client):
     def __init__(self, client, session):
-        self.client, self.session = client, session
-
-    async def tools(self):
-        return [tool.name for tool in await self.session.list_tools()]
-
-    async def prompts(self):
-        return [prompt.name for prompt in await self.session.list_prompts()]
-
-    async def resources(self):
-        return [resource.uri for resource in await self.session.list_resources()]
-
-    async def call(self, name, arguments):
-        return await self.session.call_tool(name, arguments)
-
-    async def prompt(self, name, arguments):
-        return await self.session.get_prompt(name, arguments)
-
-    async def read(self, uri):
-        return await self.session.read_resource(uri)
+        super().__init__(session)
+        self.client = client
 
     async def agent(self, base_url, question):
         model = ChatOpenAI(model="fake", base_url=base_url, api_key="none", max_retries=0)
