@@ -51,9 +51,29 @@ pub fn cut(text: &str, room: usize) -> String {
     text.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
 }
 
+/// The first `most` characters, and `...` where there are more.
+pub(crate) fn beginning(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The words of a text, with one space between them.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_beginning_of_a_text_has_whole_characters() {
+        assert_eq!(beginning("größer", 6), "größer");
+        assert_eq!(beginning("größer", 3), "grö...");
+        assert_eq!(one_line(" a\n\tb  c "), "a b c");
+    }
 
     #[test]
     fn durations_are_rounded_for_people() {

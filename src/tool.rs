@@ -348,6 +348,15 @@ impl ToolResult {
     }
 }
 
+/// Whether an object can be of the type that a schema names.
+pub(crate) fn takes_objects(schema: &Map<String, Value>) -> bool {
+    match schema.get("type") {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        Some(kind) => kind == "object",
+    }
+}
+
 fn block_text(block: &Value) -> String {
     let field = |name: &str| block.get(name).and_then(Value::as_str);
     match field("type") {

@@ -114,13 +114,10 @@ impl<'s> Work<'s> {
 
     /// What a reference within the schema leads to.
     fn target(&self, path: &str) -> Option<&'s Value> {
-        let mut names =
-            path.strip_prefix("#/")?.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
-        let first = self.root.get(&names.next()?)?;
-        names.try_fold(first, |value, name| match value {
-            Value::Array(list) => list.get(name.parse::<usize>().ok()?),
-            value => value.get(&name),
-        })
+        let path = path.strip_prefix("#/")?;
+        // The root is a map, which has no pointers.
+        let (first, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+        self.root.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
     }
 }
 

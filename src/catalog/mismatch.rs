@@ -6,6 +6,8 @@ use jsonschema::{
 };
 use serde_json::Value;
 
+use crate::text::beginning;
+
 /// Characters of a value that are shown.
 const SHOWN: usize = 60;
 
@@ -112,11 +114,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    beginning(&value.to_string(), SHOWN)
 }
 
 #[cfg(test)]

@@ -19,12 +19,8 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use super::{
-    ChatRequest, Finish, LlmErrorClass, Message, ToolCall,
-    errors::fault::{Fault, cut},
-    wire::Decoded,
-};
-use crate::error::Result;
+use super::{ChatRequest, Finish, LlmErrorClass, Message, ToolCall, errors::fault::Fault, wire::Decoded};
+use crate::{error::Result, text::beginning};
 
 mod parse;
 mod template;
@@ -77,7 +73,7 @@ impl Script {
         let last = messages.last().map_or("", Message::text);
         let Some(step) = self.steps.iter().find(|step| step.when.holds(messages, last)) else {
             let role = messages.last().map_or("missing", Message::role);
-            let text = format!("no step matches the last message ({role}): `{}`", cut(last, 200));
+            let text = format!("no step matches the last message ({role}): `{}`", beginning(last, 200));
             return Err(Fault::new(LlmErrorClass::Script, text)
                 .with_help("add a step for it, or one without `when` at the end"));
         };

@@ -12,6 +12,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
 use self::keywords::{Kind, kind, wanted};
+use crate::text::beginning;
 
 /// Schemas within each other.
 const DEPTH: usize = 64;
@@ -51,11 +52,13 @@ pub(crate) enum SchemaUse {
 
 impl SchemaUse {
     fn is_of_arguments(self) -> bool {
-        #[cfg(feature = "daemon")]
-        if self == Self::Result {
-            return false;
+        match self {
+            Self::Arguments => true,
+            #[cfg(feature = "agents")]
+            Self::ArgumentsAtOnce => true,
+            #[cfg(feature = "daemon")]
+            Self::Result => false,
         }
-        true
     }
 }
 
@@ -411,13 +414,7 @@ fn said(value: &Value) -> String {
         Value::Object(_) => "an object".to_owned(),
         Value::Array(list) if list.is_empty() => "an empty list".to_owned(),
         Value::Array(_) => "a list".to_owned(),
-        other => {
-            let text = other.to_string();
-            match text.char_indices().nth(MAX_SHOWN) {
-                Some((end, _)) => format!("{}...", &text[..end]),
-                None => text,
-            }
-        }
+        other => beginning(&other.to_string(), MAX_SHOWN),
     }
 }
 

@@ -18,6 +18,7 @@ use html5ever::{
 use url::Url;
 
 use super::{Format, get::Body};
+use crate::text::one_line;
 
 /// Elements that the search for the main text looks at; a longer page is given as a whole.
 const MAX_ELEMENTS: usize = 20_000;
@@ -231,10 +232,6 @@ fn absolute(document: &Document, url: &Url) {
             link.set_attr("href", to.as_str());
         }
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

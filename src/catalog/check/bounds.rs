@@ -5,6 +5,8 @@
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
+use crate::tool::takes_objects;
+
 /// Values of a schema that are looked at. One that has more is not checked.
 const MOST_VALUES: u64 = 100_000;
 /// A schema of so many values, references followed, is compiled and checked at once.
@@ -49,12 +51,7 @@ impl SchemaRequirements {
     /// # Errors
     /// Why the schema cannot be checked.
     pub(super) fn of(schema: &Schema) -> Result<Self, &'static str> {
-        let takes_objects = match schema.get("type") {
-            None | Some(Value::Null) => true,
-            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
-            Some(kind) => kind == "object",
-        };
-        if !takes_objects {
+        if !takes_objects(schema) {
             return Err("its `type` is not \"object\", and arguments are never anything else");
         }
         let mut look = SchemaContents {

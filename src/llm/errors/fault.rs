@@ -4,7 +4,11 @@
 use std::{error::Error as StdError, io, time::Duration};
 
 use crate::llm::{ChatRequest, ContextOverflow, LlmError, LlmErrorClass, Message, transport::keys::Left};
-use crate::{config::Secrets, http::RequestError};
+use crate::{
+    config::Secrets,
+    http::RequestError,
+    text::{beginning, one_line},
+};
 
 /// What went wrong in one attempt.
 #[derive(Debug, Clone)]
@@ -173,7 +177,7 @@ pub(in crate::llm) fn presentable(text: &str, secrets: &Secrets, request: &ChatR
     if repeats_prompt(&text, request) {
         return "(the server's words repeat the prompt and are not shown)".into();
     }
-    cut(&text, 500)
+    beginning(&text, 500)
 }
 
 /// Whether `text` holds a short message whole, or a longer run of any message.
@@ -196,18 +200,6 @@ fn repeats_prompt(text: &str, request: &ChatRequest) -> bool {
         };
         found(message.text()) || called.iter().any(|call| found(&call.arguments))
     })
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// The first `limit` characters.
-pub(in crate::llm) fn cut(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

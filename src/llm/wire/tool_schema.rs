@@ -11,7 +11,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     llm::{Message, ToolCall, ToolSpec},
-    tool::schema::{SchemaUse, mend},
+    text::beginning,
+    tool::{
+        schema::{SchemaUse, mend},
+        takes_objects,
+    },
 };
 
 /// What APIs refuse at the top.
@@ -49,14 +53,8 @@ pub(super) fn fit(schema: &Map<String, Value>) -> (Map<String, Value>, Option<St
             top.insert(key.to_owned(), definitions.clone());
         }
     }
-    let is_object = match top.get("type") {
-        None => true,
-        Some(Value::String(kind)) => kind == "object",
-        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
-        Some(_) => false,
-    };
     let mut note = None;
-    if !is_object {
+    if !takes_objects(&top) {
         note = Some(told("Its arguments are described so", &Value::Object(top.clone())));
         top = Map::new();
     }
@@ -67,7 +65,7 @@ pub(super) fn fit(schema: &Map<String, Value>) -> (Map<String, Value>, Option<St
         _ => Map::new(),
     };
     let mut required: Vec<Value> = match top.shift_remove("required") {
-        Some(Value::Array(required)) => required.into_iter().filter(Value::is_string).collect(),
+        Some(Value::Array(required)) => required,
         _ => Vec::new(),
     };
     let merged = merge(&conditions, &root, &mut properties, &mut required);
@@ -99,10 +97,7 @@ fn ordered(mut fitted: Map<String, Value>, like: &Map<String, Value>) -> Map<Str
 }
 
 fn told(what: &str, schema: &Value) -> String {
-    let text = schema.to_string();
-    let cut: String = text.chars().take(MOST_TOLD).collect();
-    let more = if cut.len() < text.len() { "..." } else { "" };
-    format!("{what}: {cut}{more}")
+    format!("{what}: {}", beginning(&schema.to_string(), MOST_TOLD))
 }
 
 /// What a schema that is only a reference leads to.
@@ -178,21 +173,17 @@ fn plain(schema: &mut Value, root: &Value, depth: usize) {
     if fields.get("$ref").is_some_and(|reference| !leads(reference)) {
         fields.shift_remove("$ref");
     }
-    match fields.get_mut("properties") {
-        Some(Value::Object(properties)) => {
-            for (name, mut property) in std::mem::take(properties) {
-                plain(&mut property, root, depth + 1);
-                let sent = plain_name(&name);
-                if let (Value::Object(property), true) = (&mut property, sent != name) {
-                    let known = property.get("description").and_then(Value::as_str).unwrap_or_default();
-                    let described = format!("{known} (its name: {name})").trim_start().to_owned();
-                    property.insert("description".to_owned(), described.into());
-                }
-                properties.insert(sent, property);
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        for (name, mut property) in std::mem::take(properties) {
+            plain(&mut property, root, depth + 1);
+            let sent = plain_name(&name);
+            if let (Value::Object(property), true) = (&mut property, sent != name) {
+                let known = property.get("description").and_then(Value::as_str).unwrap_or_default();
+                let described = format!("{known} (its name: {name})").trim_start().to_owned();
+                property.insert("description".to_owned(), described.into());
             }
+            properties.insert(sent, property);
         }
-        Some(other) => *other = json!({}),
-        None => {}
     }
     if let Some(Value::Array(required)) = fields.get_mut("required") {
         for name in required {

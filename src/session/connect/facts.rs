@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use crate::{
     catalog::ServerSoftware,
     json_rpc::{RawObject, is_set},
+    text::beginning,
 };
 
 /// Where a server of the new era names itself.
@@ -130,10 +131,7 @@ pub(super) fn supported_versions(hello: &RawObject) -> Vec<String> {
 
 /// As much of a value as a message shows.
 pub(in crate::session) fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(MAX_VERSION) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
+    beginning(text, MAX_VERSION)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use encoding_rs::{Encoding, UTF_8};
 use hyper::{HeaderMap, header::CONTENT_TYPE};
 use serde_json::Value;
 
+use crate::text::{beginning, one_line};
+
 /// The most characters of a text that an error shows.
 const MAX_TOLD: usize = 256;
 /// Members that hold words, the most telling first.
@@ -72,12 +74,7 @@ fn page(text: &str) -> String {
 
 /// In one line, and cut.
 fn line(text: &str) -> String {
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = line.char_indices().nth(MAX_TOLD) {
-        line.truncate(end);
-        line += "...";
-    }
-    line
+    beginning(&one_line(text), MAX_TOLD)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::{
 /// `docs/architecture.md`; a layer has several rows where some of its modules use others.
 const ROWS: [&[&str]; 17] = [
     // L0
-    &["trace", "background", "bounded", "duration", "cancel"],
-    &["tool", "retry", "limit", "text", "json_rpc"],
+    &["trace", "background", "bounded", "duration", "cancel", "text"],
+    &["tool", "retry", "limit", "json_rpc"],
     &["error"],
     &["task"],
     &["config"],
