@@ -105,7 +105,7 @@ impl Figures {
         let all = [
             ("model", "model", time.model),
             ("tools", "tools", time.tools),
-            ("wait", "waiting to try again", time.retry_wait),
+            ("wait", "retry wait", time.retry_wait),
             ("queue", "queue", time.queue),
             ("init", "start of servers", time.init),
             ("other", "other", time.other),

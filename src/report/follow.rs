@@ -199,11 +199,6 @@ impl RunFollower {
         self.state
     }
 
-    /// The id of the run.
-    pub(crate) fn id(&self) -> &str {
-        self.run.manifest["run"].as_str().unwrap_or("?")
-    }
-
     /// How much of the run's files was read, 0 to 1.
     pub(crate) fn read_part(&self) -> f64 {
         let (read, all) = (self.events.at() + self.results.at(), self.events.size() + self.results.size());
@@ -219,16 +214,23 @@ impl RunFollower {
         Figures::new(counts, &self.lines, &self.spans)
     }
 
+    /// What the run is called.
+    pub(crate) fn title(&self) -> String {
+        html::title_of(&self.run)
+    }
+
     /// The part of the page above the tasks.
     pub(crate) fn head(&self) -> String {
         let ended = self.rows.iter().filter(|row| row.status != UNFINISHED).count();
-        let head = html::head(&self.run, &self.figures(), ended, self.state);
-        format!("{head}{}", self.activity.html(self.run.wall_ms))
+        let figures = self.figures();
+        let head = html::head(&self.run, &figures, ended, Some(self.state));
+        format!("{head}{}{}", self.activity.html(&self.run), self.failures(&figures))
     }
 
-    /// How the servers started.
-    pub(crate) fn servers(&self) -> String {
-        html::servers(&self.run)
+    /// The part below the tasks: the timeline, where the time went, and how the servers started.
+    pub(crate) fn charts(&self) -> String {
+        let time = html::time_and_tools(&self.run, &self.figures());
+        [self.timeline(), time, html::starts(&self.run)].concat()
     }
 
     /// What is under way: each task with what it waits for, the one that began first before others.
@@ -251,7 +253,7 @@ impl RunFollower {
     }
 
     /// All tasks side by side on one axis of time.
-    pub(crate) fn timeline(&self) -> String {
+    fn timeline(&self) -> String {
         let named = self.rows.len() <= NAMED;
         let tasks = self.rows.iter().map(|row| RunTask {
             task: if named { self.name_of(row).unwrap_or_default() } else { String::new() },

@@ -1,30 +1,31 @@
 //! The page of a run: figures, charts, tables, and as many tasks as fit.
 
+mod head;
 mod samples;
+mod starts;
+mod table;
 pub(crate) mod task;
 mod timeline;
 
+pub(crate) use self::head::title_of;
 #[cfg(feature = "view")]
-pub(super) use self::timeline::axis_row;
-pub(super) use self::timeline::timeline;
+pub(crate) use self::head::{outcomes, title};
+pub(super) use self::{head::head, starts::starts, table::rank, timeline::timeline};
+#[cfg(feature = "view")]
+pub(super) use self::{
+    table::{COLUMNS, FAILURES, TaskCells, column, failures, table_of, task_words, went_wrong},
+    timeline::{axis_row, pauses},
+};
 
 use std::collections::HashSet;
 
 use super::{
-    figures::{Figures, STATUSES, TimesRow, status_words},
-    folder::{RunFolder, RunServerStart, RunTask, TaskLine, millis},
-    listing::RunState,
-    page::{
-        self, escape,
-        start_chart::{Bar, End, Picture, legend, svg},
-    },
+    figures::{Figures, TimesRow},
+    folder::{RunFolder, RunTask},
+    page::{self, escape},
     words,
 };
-use crate::{
-    run_files::RunEnd,
-    session::Phases,
-    text::{counted, cut, rounded_count as count},
-};
+use crate::text::cut;
 
 pub(crate) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
@@ -51,20 +52,19 @@ impl RunPage {
         let order = by_interest(run);
         let rows = &order[..order.len().min(ROWS)];
         let json = figures.document(run, rows).to_string();
-        let title = format!("Run {}", run.manifest["run"].as_str().unwrap_or("without a name"));
+        let title = title_of(run);
         let (details, told) = details(run, rows);
         let told: HashSet<String> = told.into_iter().collect();
         let html = [
             page::head(&title, STYLE, Some(SCRIPT)),
-            about(run, None),
-            counts(run, &figures, run.tasks.len()),
+            head(run, &figures, run.tasks.len(), None),
+            table::failed_tasks(&figures, rows, &told),
             samples::samples(run),
-            where_time_goes(&figures),
-            starts(run),
             timeline(run, &run.tasks, |task| told.contains(&anchor(task))),
-            reasons(&figures),
+            where_time_goes(&figures),
             tools(run, &figures),
-            table(run, rows, &told),
+            starts(run),
+            table::table(run, rows, &told),
             details,
             page::tail(&json, Some(SCRIPT)),
         ];
@@ -72,23 +72,10 @@ impl RunPage {
     }
 }
 
-/// What a page of a run that goes on has above its tasks; `ended` of them have ended.
+/// Where the time of a run went, by kind and by tool.
 #[cfg(feature = "view")]
-pub(super) fn head(run: &RunFolder, figures: &Figures, ended: usize, state: RunState) -> String {
-    let parts = [
-        about(run, Some(state)),
-        counts(run, figures, ended),
-        where_time_goes(figures),
-        reasons(figures),
-        tools(run, figures),
-    ];
-    parts.concat()
-}
-
-/// How the servers of a run started.
-#[cfg(feature = "view")]
-pub(super) fn servers(run: &RunFolder) -> String {
-    starts(run)
+pub(super) fn time_and_tools(run: &RunFolder, figures: &Figures) -> String {
+    where_time_goes(figures) + &tools(run, figures)
 }
 
 /// A time for people.
@@ -121,6 +108,16 @@ pub(crate) fn sign(status: &str) -> &'static str {
     }
 }
 
+/// What went wrong first, then what took longest.
+fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
+    let mut tasks: Vec<&RunTask> = run.tasks.iter().collect();
+    tasks.sort_by(|a, b| {
+        let took = RunTask::took_ms;
+        rank(&a.status).cmp(&rank(&b.status)).then_with(|| took(b).total_cmp(&took(a)))
+    });
+    tasks
+}
+
 /// What an element of this task's is called.
 pub(super) fn anchor(task: &RunTask) -> String {
     match task.attempt {
@@ -131,107 +128,6 @@ pub(super) fn anchor(task: &RunTask) -> String {
 
 pub(crate) fn badge(status: &str) -> String {
     format!("<span class=\"badge {0}\"><b>{1}</b> {0}</span>", escape(status), sign(status))
-}
-
-/// What went wrong first, then what took longest.
-fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
-    let rank = |task: &RunTask| match task.status.as_str() {
-        "errored" => 0,
-        "unfinished" => 1,
-        "failed" => 2,
-        _ => 3,
-    };
-    let mut tasks: Vec<&RunTask> = run.tasks.iter().collect();
-    tasks.sort_by(|a, b| {
-        let took = RunTask::took_ms;
-        rank(a).cmp(&rank(b)).then_with(|| took(b).total_cmp(&took(a)))
-    });
-    tasks
-}
-
-fn about(run: &RunFolder, state: Option<RunState>) -> String {
-    let manifest = &run.manifest;
-    let text = |key: &str| manifest[key].as_str().map(str::to_owned);
-    let tasks = match samples::per_task(run) {
-        1 => counted(run.tasks_total, "task"),
-        samples => format!(
-            "{} of {}",
-            counted(run.tasks_total, "sample"),
-            counted(run.tasks_total / samples, "task")
-        ),
-    };
-    let mut parts = vec![format!("{tasks}, {} at once", run.jobs)];
-    parts.extend(text("model").map(|model| format!("model {model}")));
-    parts.extend(run.started.clone());
-    parts.push(format!("took {}", time(run.wall_ms)));
-    if run.paused_ms() > 0.0 {
-        parts.push(format!("and {} of interruption", time(run.paused_ms())));
-    }
-    parts.extend(text("config"));
-    parts.push(format!("toolcrib {}", text("toolcrib").unwrap_or_default()));
-    let mut html = format!("<p class=\"soft\">{}</p>\n", escape(&parts.join(" \u{b7} ")));
-    let mut notes = Vec::new();
-    if manifest["model_scripted"] == true {
-        notes.push("The model was a script.".to_owned());
-    }
-    if manifest["replay"] == true {
-        notes.push("Answers came from a cassette: times are those of the replay.".to_owned());
-    }
-    match (run.end, state) {
-        (_, Some(RunState::Running)) => notes.push("The run goes on.".to_owned()),
-        (Some(RunEnd::Finished), _) => {}
-        (Some(RunEnd::BudgetUsedUp), _) => {
-            notes.push("The budget of the run was used up before its end.".to_owned());
-        }
-        (Some(RunEnd::Stopped), _) => notes.push("The run was stopped before its end.".to_owned()),
-        (None, Some(_)) => notes.push("The run was killed: the same command continues it.".to_owned()),
-        (None, None) => notes.push("The run has no end: it was killed, or it goes on.".to_owned()),
-    }
-    let warnings = manifest["warnings"].as_array().into_iter().flatten();
-    notes.extend(warnings.filter_map(|warning| Some(format!("Warning: {}.", warning["message"].as_str()?))));
-    if run.dropped > 0 {
-        notes.push(format!("{} events were not written: there were too many.", run.dropped));
-    }
-    if !notes.is_empty() {
-        html.push_str(&format!("<p class=\"note\">{}</p>\n", escape(&notes.join(" "))));
-    }
-    html
-}
-
-fn counts(run: &RunFolder, sums: &Figures, ended: usize) -> String {
-    let badges: Vec<String> = STATUSES
-        .iter()
-        .zip(sums.counts)
-        .filter(|(_, n)| *n > 0)
-        .map(|(status, n)| {
-            let words = status_words(status);
-            format!("<span class=\"badge {status}\"><b>{}</b> {n} {words}</span>", sign(status))
-        })
-        .collect();
-    let mut facts = Vec::new();
-    if let Some(rate) = sums.rate {
-        let percent = |part: f64| format!("{:.1}", 100.0 * part);
-        let judged = sums.counts[0] + sums.counts[2];
-        let mut words = format!("<strong>{} %</strong> of the {judged} judged passed", percent(rate.value));
-        // It holds for independent samples: those of one task are not.
-        if samples::per_task(run) == 1 {
-            words += &format!(" (95 % interval {} to {})", percent(rate.low), percent(rate.high));
-        }
-        facts.push(words);
-    }
-    facts.extend(words::tokens(&sums.tokens).map(|tokens| format!("tokens: {tokens}")));
-    let counted_cost = sums.cost_usd.filter(|_| sums.tokens.total() > 0);
-    facts.extend(counted_cost.map(|cost| format!("cost: ${cost:.2}")));
-    if run.wall_ms > 0.0 && ended > 0 {
-        facts.push(format!("{:.1} tasks a minute", ended as f64 / (run.wall_ms / 60e3)));
-    }
-    let mut html =
-        format!("<p class=\"counts\">{}</p>\n<p>{}</p>\n", badges.join(" "), facts.join(" \u{b7} "));
-    if let Some(arguments) = run.manifest["arguments"].as_array() {
-        let words: Vec<&str> = arguments.iter().filter_map(|word| word.as_str()).collect();
-        html.push_str(&format!("<p>Again: <code>{}</code></p>\n", escape(&words.join(" "))));
-    }
-    html
 }
 
 fn where_time_goes(sums: &Figures) -> String {
@@ -263,86 +159,7 @@ fn where_time_goes(sums: &Figures) -> String {
         })
         .collect::<Vec<String>>()
         .concat();
-    format!(
-        "<h2>Where the time of the tasks goes</h2>\n<div class=\"stack\">{bar}</div>\n<p class=\"keys\">{key}</p>\n"
-    )
-}
-
-fn starts(run: &RunFolder) -> String {
-    if run.servers.is_empty() {
-        return String::new();
-    }
-    let start_of_all = run.servers.iter().filter_map(|server| match &server.start {
-        RunServerStart::Ready { at_ms, took_ms, .. } => Some((at_ms - took_ms, *at_ms, &server.name)),
-        _ => None,
-    });
-    let wall_ms = start_of_all.clone().map(|(from, to, _)| to - from).fold(0.0, f64::max);
-    let last =
-        start_of_all.max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0))).map(|(_, _, name)| name.clone());
-    let mut failed = String::new();
-    let bars = run.servers.iter().map(|server| {
-        let (ended_ms, queue_ms, end) = match &server.start {
-            RunServerStart::Unknown => {
-                (0.0, 0.0, End::Failed { cause: "was still being started".to_owned() })
-            }
-            RunServerStart::Parked { tools } => (0.0, 0.0, End::Parked { tools: *tools }),
-            RunServerStart::Ready { took_ms, tools, phases, .. } => {
-                let of = std::time::Duration::from_nanos;
-                let phases_ms = Phases {
-                    queue: of(phases.queue),
-                    template: of(phases.template),
-                    spawn: of(phases.spawn),
-                    first_byte: of(phases.first_byte),
-                    handshake: of(phases.handshake),
-                    list: of(phases.list),
-                };
-                (*took_ms, millis(phases.queue), End::Ready { phases_ms, tools: *tools })
-            }
-            RunServerStart::Failed { took_ms, error, .. } => {
-                let why: Vec<&str> =
-                    error.causes.iter().chain(&error.stderr_tail).map(String::as_str).collect();
-                failed.push_str(&format!(
-                    "<dt>{}</dt><dd>{}\n{}</dd>",
-                    escape(&server.name),
-                    escape(&error.message),
-                    escape(&why.join("\n"))
-                ));
-                (*took_ms, 0.0, End::Failed { cause: error.message.clone() })
-            }
-        };
-        Bar { name: server.name.clone(), ended_ms, queue_ms, end }
-    });
-    let picture = Picture { wall_ms, last, servers: bars.collect() };
-    let mut html = format!(
-        "<h2>Start of the servers</h2>\n{}<figure>{}</figure>\n",
-        legend(picture.has_templates()),
-        svg(&picture, "start of the servers")
-    );
-    if !failed.is_empty() {
-        html.push_str(&format!("<h3>Did not start</h3>\n<dl>{failed}</dl>\n"));
-    }
-    html
-}
-
-fn reasons(sums: &Figures) -> String {
-    let list = |rows: &[(String, usize)]| {
-        let parts: Vec<String> =
-            rows.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
-        format!("{}{}", parts.join(", "), if rows.len() > 12 { ", and others" } else { "" })
-    };
-    let all = |rows: &[(String, usize)]| counted(rows.iter().map(|(_, n)| n).sum(), "task");
-    let mut html = String::new();
-    if !sums.reasons.is_empty() {
-        html += &format!(
-            "<h2>What went wrong</h2>\n<p id=\"reasons\">{} failed or errored: {}</p>\n",
-            all(&sums.reasons),
-            list(&sums.reasons)
-        );
-    }
-    if !sums.errors.is_empty() {
-        html += &format!("<p>{} errored, by server: {}</p>\n", all(&sums.errors), list(&sums.errors));
-    }
-    html
+    format!("<h2>Where the time went</h2>\n<div class=\"stack\">{bar}</div>\n<p class=\"keys\">{key}</p>\n")
 }
 
 fn tools(run: &RunFolder, sums: &Figures) -> String {
@@ -390,80 +207,7 @@ fn tools(run: &RunFolder, sums: &Figures) -> String {
     }
     format!(
         "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
-         <th>median</th><th>p95</th><th>max</th><th>of the time</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
-    )
-}
-
-/// The answer of a task, and before it what went wrong.
-pub(super) fn task_words(line: &TaskLine) -> Vec<&str> {
-    let answer = line.answer.as_deref().unwrap_or_default();
-    match (&line.error, &line.reason) {
-        (Some(error), reason) => vec![reason.as_ref().unwrap_or(&error.code), &error.message],
-        (None, Some(reason)) => vec![reason, answer],
-        (None, None) => vec![answer],
-    }
-}
-
-/// A row of the table of tasks.
-pub(super) struct TaskCells<'a> {
-    pub(super) name: &'a str,
-    /// The part of its address after `#`.
-    pub(super) link: Option<&'a str>,
-    pub(super) status: &'a str,
-    pub(super) took_ms: f64,
-    /// Turns, calls, errors of calls, retries.
-    pub(super) counts: [u32; 4],
-    pub(super) tokens: u64,
-    pub(super) words: &'a str,
-}
-
-pub(super) fn task_row(cells: &TaskCells<'_>) -> String {
-    let name = escape(&cut(cells.name, 60));
-    let name = match cells.link {
-        Some(link) => format!("<a href=\"#{link}\">{name}</a>"),
-        None => name,
-    };
-    let [turns, calls, errors, retries] = cells.counts;
-    format!(
-        "<tr data-status=\"{}\"><td>{name}</td><td data-n=\"{}\">{}</td><td data-n=\"{:.3}\">{}</td><td>{turns}</td>\
-         <td>{calls}</td><td>{errors}</td><td>{retries}</td><td>{}</td><td class=\"words\">{}</td></tr>\n",
-        escape(cells.status),
-        STATUSES.iter().position(|status| *status == cells.status).unwrap_or_default(),
-        badge(cells.status),
-        cells.took_ms,
-        time(cells.took_ms),
-        count(cells.tokens),
-        escape(&cut(cells.words.trim(), 90)),
-    )
-}
-
-fn table(run: &RunFolder, rows: &[&RunTask], told: &HashSet<String>) -> String {
-    let body: String = rows
-        .iter()
-        .map(|task| {
-            let (line, anchor) = (&task.result, anchor(task));
-            task_row(&TaskCells {
-                name: &anchor["task/".len()..],
-                link: told.contains(&anchor).then(|| fragment(&anchor)).as_deref(),
-                status: &task.status,
-                took_ms: task.took_ms(),
-                counts: [line.turns, line.tool_calls, line.tool_errors, line.llm_retries],
-                tokens: line.tokens.total(),
-                words: &task_words(line).join(": "),
-            })
-        })
-        .collect();
-    let left = run.tasks.len() - rows.len();
-    let note = match left {
-        0 => String::new(),
-        n => format!(
-            "<p class=\"soft\">{n} more are in <code>results.jsonl</code>: what went wrong or took longest is here.</p>\n"
-        ),
-    };
-    format!(
-        "<h2>Tasks</h2>\n<div id=\"filter\"></div>\n<div class=\"scroll\"><table id=\"tasks\"><thead><tr><th>task</th>\
-         <th>status</th><th>took</th><th>turns</th><th>calls</th><th>errors</th><th>retries</th><th>tokens</th>\
-         <th class=\"words\">answer or error</th></tr></thead>\n<tbody>{body}</tbody></table></div>\n{note}"
+         <th>median</th><th>p95</th><th>max</th><th>share</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
     )
 }
 

@@ -206,7 +206,13 @@ impl RunInfo {
 
     /// What it was given beside the model, in words: the file of its tasks, samples, profile and settings.
     pub fn settings(&self) -> String {
-        let mut parts: Vec<String> = self.tasks_file.iter().cloned().collect();
+        let tasks = self.tasks_file.iter().cloned();
+        tasks.chain(self.own_settings()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same without the file of its tasks, one by one.
+    pub(crate) fn own_settings(&self) -> Vec<String> {
+        let mut parts = Vec::new();
         if self.samples > 1 {
             parts.push(format!("k={}", self.samples));
         }
@@ -215,7 +221,7 @@ impl RunInfo {
         }
         parts.extend(self.profile.iter().map(|profile| format!("profile={profile}")));
         parts.extend(self.set.iter().cloned());
-        parts.join(" ")
+        parts
     }
 
     /// Deletes the folder of the run.

@@ -2,6 +2,7 @@
 //! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
 //! out again.
 
+pub mod start_advice;
 pub mod start_chart;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -108,6 +109,16 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
+/// Words of our own as HTML: what stands between backticks is code.
+pub fn with_code(words: &str) -> String {
+    let parts = words.split('`').enumerate();
+    let part = |(number, part): (usize, &str)| match number % 2 {
+        0 => escape(part),
+        _ => format!("<code>{}</code>", escape(part)),
+    };
+    parts.map(part).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +139,11 @@ mod tests {
         assert_eq!(words(369_000.0), "6:00 min");
         assert_eq!(words(20_000e3), "5:00 h");
         assert_eq!(words(1e9), "240:00 h");
+    }
+
+    #[test]
+    fn code_is_told_from_words() {
+        assert_eq!(with_code("a `b<` c"), "a <code>b&lt;</code> c");
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! The pages, and the parts of them that are loaded again.
 
-use std::{
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::{path::Path, time::SystemTime};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -17,7 +14,7 @@ use crate::{
         },
         page::{self, escape},
     },
-    text::{counted, cut, rounded_count, seconds},
+    text::{counted, cut, rounded_count},
 };
 
 pub(super) const SCRIPT: &str = include_str!("script.js");
@@ -57,7 +54,7 @@ pub(super) fn whole(base: &str, title: &str, parts: &str, body: &str) -> String 
 /// The list of runs.
 pub(super) fn list(base: &str, folder: &Path, all: &[RunInfo]) -> String {
     let body = format!(
-        "<h1>Runs in {}</h1>\n<p class=\"soft\">Keys: j, k, Enter. Choose two runs to compare them. \
+        "<h1>Runs</h1>\n<p class=\"soft\">Folder <code>{}</code>. Keys: j, k, Enter. Choose two runs to compare them. \
          <button id=\"compare\" disabled data-base=\"{base}\">Compare</button></p>\n<div id=\"runs\">{}</div>",
         escape(&folder.display().to_string()),
         runs(base, all)
@@ -74,44 +71,73 @@ pub(super) fn runs(base: &str, all: &[RunInfo]) -> String {
     let more = all.len().saturating_sub(RUNS);
     let more = if more > 0 { format!("<p class=\"soft\">and {more} more</p>") } else { String::new() };
     format!(
-        "<div class=\"scroll\"><table class=\"list\"><thead><tr><th>run</th><th>state</th><th>began</th><th>took</th>\
-         <th>tasks</th><th>passed</th><th>failed</th><th>errored</th><th>pass rate</th><th>tokens</th><th>cost</th>\
-         <th class=\"words\">model</th><th class=\"words\">settings</th></tr></thead>\n<tbody>{rows}</tbody></table></div>{more}"
+        "<table class=\"rows list\"><thead><tr><th>tasks and model</th><th>state</th><th>began</th><th class=\"number\">run time</th>\
+         <th>results</th><th class=\"number\">pass rate</th><th class=\"number\">tokens</th></tr></thead>\n<tbody>{rows}</tbody></table>{more}"
     )
 }
 
 fn run_row(base: &str, run: &RunInfo) -> String {
     let name = name_of(&run.dir);
-    let tasks = match run.counts.ended() {
-        ended if ended == run.tasks_total => ended.to_string(),
-        ended => format!("{ended} of {}", run.tasks_total),
-    };
+    let tasks = run.tasks_total / usize::try_from(run.samples).unwrap_or(1).max(1);
+    let small = |words: &str| format!("<span class=\"small\">{}</span>", escape(words));
+    let settings: Vec<String> = [name.clone()].into_iter().chain(run.own_settings()).collect();
+    let paused =
+        (run.paused_ms > 0.0).then(|| small(&format!("and {} interrupted", html::time(run.paused_ms))));
     let rate = run.pass_rate.map_or_else(String::new, |rate| {
         let [value, low, high] = [rate.value, rate.low, rate.high].map(|part| 100.0 * part);
-        format!("<span title=\"95 % interval {low:.1} to {high:.1}\">{value:.1} %</span>")
+        format!("{value:.1} %{}", small(&format!("{low:.0} to {high:.0}")))
     });
+    let cost = run.cost_usd.filter(|_| run.tokens > 0).map(|cost| small(&format!("${cost:.2}")));
+    let (state, words) = state_words(run);
     format!(
-        "<tr><td><input type=\"checkbox\" value=\"{0}\" aria-label=\"compare {0}\"> <a href=\"{1}\">{0}</a></td>\
-         <td><span class=\"badge state-{2}\">{2}</span></td><td data-head=\"began\" title=\"{3}\">{4}</td><td data-head=\"took\" title=\"{13}\">{5}</td><td data-head=\"tasks\">{tasks}</td>\
-         <td data-head=\"passed\">{6}</td><td data-head=\"failed\">{7}</td><td data-head=\"errored\">{8}</td><td data-head=\"pass rate\">{rate}</td><td data-head=\"tokens\">{9}</td><td data-head=\"cost\">{10}</td><td class=\"words\" data-head=\"model\">{11}</td><td class=\"words\" data-head=\"settings\">{12}</td></tr>\n",
+        "<tr><td><input type=\"checkbox\" value=\"{0}\" aria-label=\"compare {0}\"> <span><a href=\"{1}\">{2}</a>{3}</span></td>\
+         <td data-head=\"state\"><span class=\"badge state-{state}\">{words}</span></td>\
+         <td data-head=\"began\" title=\"{4}\">{5}</td><td class=\"number\" data-head=\"run time\">{6}{7}</td>\
+         <td class=\"results\" data-head=\"results\">{8}</td><td class=\"number\" data-head=\"pass rate\">{rate}</td>\
+         <td class=\"number\" data-head=\"tokens\">{9}{10}</td></tr>\n",
         escape(&name),
         link(base, &name),
-        run.state.name(),
+        escape(&html::title(run.tasks_file.as_deref(), tasks, run.model.as_deref())),
+        small(&cut(&settings.join(" \u{b7} "), 160)),
         escape(run.started.as_deref().unwrap_or_default()),
         ago(run.started.as_deref()),
-        seconds(Duration::from_secs_f64((run.wall_ms / 1e3).clamp(0.0, 1e12))),
-        run.counts.passed,
-        run.counts.failed,
-        run.counts.errored,
+        html::time(run.wall_ms),
+        paused.unwrap_or_default(),
+        results(run),
         rounded_count(run.tokens),
-        run.cost_usd.filter(|_| run.tokens > 0).map_or_else(String::new, |cost| format!("${cost:.2}")),
-        escape(&cut(run.model.as_deref().unwrap_or_default(), 60)),
-        escape(&cut(&run.settings(), 120)),
-        match run.paused_ms {
-            paused if paused > 0.0 => format!("and {} of interruption", html::time(paused)),
-            _ => String::new(),
-        },
+        cost.unwrap_or_default(),
     )
+}
+
+/// The class of a run's state and what it is called: that every task errored is worse than how the run ended.
+fn state_words(run: &RunInfo) -> (&'static str, String) {
+    let (errored, ended) = (run.counts.errored, run.counts.ended());
+    match errored {
+        0 => (run.state.name(), run.state.name().to_owned()),
+        1 if ended == 1 => ("errored", "errored".to_owned()),
+        _ if errored == ended => ("errored", format!("all {errored} errored")),
+        _ => (run.state.name(), run.state.name().to_owned()),
+    }
+}
+
+/// How the tasks ended, as a bar and in words.
+fn results(run: &RunInfo) -> String {
+    let counts = &run.counts;
+    let parts = [
+        ("passed", counts.passed),
+        ("unscored", counts.unscored),
+        ("failed", counts.failed),
+        ("errored", counts.errored),
+        ("cancelled", counts.cancelled),
+    ];
+    let bar = html::outcomes(parts.into_iter(), run.tasks_total);
+    let some = parts.iter().filter(|(_, n)| *n > 0);
+    let mut words: Vec<String> = some.map(|(status, n)| format!("{n} {status}")).collect();
+    let ended = counts.ended();
+    if ended < run.tasks_total {
+        words.push(format!("{ended} of {} done", run.tasks_total));
+    }
+    format!("{bar}<span class=\"small\">{}</span>", words.join(", "))
 }
 
 /// How long ago that was, in the largest unit that fits.
@@ -130,13 +156,14 @@ fn ago(time: Option<&str>) -> String {
 
 /// The page of a run.
 pub(super) fn run(base: &str, name: &str, run: &RunFollower, whole_run: bool) -> String {
+    let title = run.title();
     let body = format!(
-        "<p><a href=\"{base}/\">All runs</a></p>\n<h1>Run {}</h1>\n<div id=\"list\">\n<div id=\"head\">{}</div>\n<div id=\"work\">{}</div>\n\
-         <h2>Tasks</h2>\n<div id=\"filter\"><input id=\"text\" type=\"search\" placeholder=\"id, answer, error, tool\" \
+        "<p><a href=\"{base}/\">All runs</a></p>\n<h1>{}</h1>\n<div id=\"list\">\n<div id=\"head\">{}</div>\n<div id=\"work\">{}</div>\n\
+         <h2>All tasks</h2>\n<div id=\"filter\"><input id=\"text\" type=\"search\" placeholder=\"id, answer, error, tool\" \
          aria-label=\"filter: id, answer, error, tool\"><select id=\"status\" aria-label=\"status\"><option value=\"\">all</option>{}</select>\
-         <span class=\"soft\">keys: j, k, Enter, Escape</span></div>\n<div id=\"table\">{}</div>\n<div id=\"timeline\"></div>\n</div>\n\
+         <span class=\"soft\">keys: j, k, Enter, Escape</span></div>\n<div id=\"table\">{}</div>\n<div id=\"charts\"></div>\n</div>\n\
          <div id=\"detail\" hidden></div>",
-        escape(run.id()),
+        escape(&title),
         head(run, whole_run),
         run.in_work(),
         ["passed", "failed", "errored", "unscored", "cancelled", "unfinished"]
@@ -144,7 +171,7 @@ pub(super) fn run(base: &str, name: &str, run: &RunFollower, whole_run: bool) ->
             .concat(),
         tasks(&run.page(&TaskQuery::default())),
     );
-    whole(base, &format!("Run {}", run.id()), &link(base, name), &body)
+    whole(base, &title, &link(base, name), &body)
 }
 
 /// What is above the tasks, and where the run stands.

@@ -149,7 +149,7 @@
   repeat(async () => {
     if (shown === null && !ended) {
       ended = !running();
-      await load(byId("timeline"), "timeline");
+      await load(byId("charts"), "charts");
     }
     if (running()) ended = false;
     return 4000;

@@ -157,7 +157,7 @@ impl Site {
             "head" => Reply::part(pages::head(run, followed.whole), seen),
             "work" => Reply::part(run.in_work(), seen),
             "tasks" => Reply::part(pages::tasks(&run.page(&query.tasks())), seen),
-            "timeline" => Reply::part(run.timeline() + &run.servers(), seen),
+            "charts" => Reply::part(run.charts(), seen),
             "task" => match run.task(query.get("id").unwrap_or_default())? {
                 Some((run, task)) => Reply::part(pages::task(&run, &task), seen),
                 None => Reply::missing("there is no such task"),

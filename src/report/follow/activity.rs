@@ -4,8 +4,8 @@
 use crate::{
     report::{
         figures::STATUSES,
-        folder::millis,
-        html::{axis_row, time},
+        folder::{RunFolder, millis},
+        html::{axis_row, pauses, time},
         page::Axis,
     },
     run_files::ModelEnded,
@@ -17,7 +17,7 @@ const BARS: usize = 240;
 const NARROWEST: f64 = 20.0;
 /// Kinds of activity, with the classes of their colours, the lowest of a bar first.
 const KINDS: [(&str, &str); 4] =
-    [("model", "model"), ("tools", "tools"), ("queue", "queue"), ("wait", "waiting to try again")];
+    [("model", "model"), ("tools", "tools"), ("queue", "queue"), ("wait", "retry wait")];
 const MODEL: usize = 0;
 const TOOLS: usize = 1;
 const QUEUE: usize = 2;
@@ -103,8 +103,9 @@ impl Activity {
         }
     }
 
-    /// The chart of a run that lasted so long by now.
-    pub(super) fn html(&self, wall_ms: f64) -> String {
+    /// The chart of the run.
+    pub(super) fn html(&self, run: &RunFolder) -> String {
+        let wall_ms = run.wall_ms;
         if self.bars.is_empty() || wall_ms <= 0.0 {
             return String::new();
         }
@@ -129,11 +130,12 @@ impl Activity {
             )
         };
         format!(
-            "<h2>Activity</h2>\n<p class=\"keys\">{}</p>\n<figure>{}{}{}</figure>\n",
+            "<h2>Activity</h2>\n<p class=\"keys\">{}</p>\n<figure class=\"timeline\">{}{}{}{}</figure>\n",
             key.concat(),
             axis_row(&axis, ""),
             row(&format!("at once, up to {most:.1}"), &busy),
             row(&format!("ended, up to {most_ended:.0} in {}", time(self.width_ms)), &ends),
+            pauses(run, &axis),
         )
     }
 
@@ -181,7 +183,9 @@ mod tests {
         let busy: f64 = activity.bars.iter().map(|bar| bar.busy[TOOLS]).sum();
         let ended: u32 = activity.bars.iter().map(|bar| bar.ended[0]).sum();
         assert!((busy - 500_000.0).abs() < 1e-3 && ended == 1000, "{busy} {ended}");
-        let html = activity.html(999_500.0);
+        let (mut run, _) = RunFolder::begin(std::path::Path::new("."), serde_json::json!({}));
+        run.wall_ms = 999_500.0;
+        let html = activity.html(&run);
         assert!(html.contains("path class=\"a-tools") && html.contains("path class=\"a-passed"), "{html}");
         assert!(!html.contains("path class=\"a-model"), "{html}");
     }

@@ -1,9 +1,11 @@
 //! The tasks of a run as a table that is sorted, filtered and read from the disk page by page.
 
+use std::cmp::Ordering;
+
 use super::{RunFollower, UNFINISHED};
 use crate::{
     report::{
-        figures::STATUSES,
+        figures::{Figures, STATUSES},
         folder::{RunTask, SpanKind, TaskLine},
         html,
         listing::RunState,
@@ -76,14 +78,13 @@ impl TaskRow {
         self.took_ms.unwrap_or(self.end_ms - self.start_ms)
     }
 
-    /// What went wrong comes first.
-    fn rank(&self) -> u8 {
-        match STATUSES[usize::from(self.status)] {
-            "errored" => 0,
-            "unfinished" => 1,
-            "failed" => 2,
-            _ => 3,
-        }
+    /// Whether it ended badly, or was left without an end.
+    fn went_wrong(&self, state: RunState) -> bool {
+        html::went_wrong(self.status()) && (self.status != UNFINISHED || state != RunState::Running)
+    }
+
+    fn status(&self) -> &'static str {
+        STATUSES[usize::from(self.status)]
     }
 }
 
@@ -105,22 +106,19 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// All columns of the table, with the words of its head; the last one cannot be sorted by.
-    const COLUMNS: [(&str, Option<Self>); 9] = [
-        ("task", Some(Self::Started)),
-        ("status", Some(Self::Status)),
-        ("took", Some(Self::Took)),
-        ("turns", Some(Self::Turns)),
-        ("calls", Some(Self::Calls)),
-        ("errors", Some(Self::Errors)),
-        ("retries", Some(Self::Retries)),
-        ("tokens", Some(Self::Tokens)),
-        ("answer or error", None),
-    ];
-
     /// The column with that word.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::COLUMNS.into_iter().find(|(known, _)| *known == name)?.1
+        Some(match name {
+            "task" => Self::Started,
+            "status" => Self::Status,
+            "took" => Self::Took,
+            "turns" => Self::Turns,
+            "calls" => Self::Calls,
+            "errors" => Self::Errors,
+            "retries" => Self::Retries,
+            "tokens" => Self::Tokens,
+            _ => return None,
+        })
     }
 }
 
@@ -173,9 +171,8 @@ impl RunFollower {
         };
         let mut rows: Vec<&TaskRow> = self.rows.iter().filter(fits).collect();
         rows.sort_by(|a, b| {
-            let longest = || b.took().total_cmp(&a.took());
             let order = match query.sort {
-                Sort::Interest => return a.rank().cmp(&b.rank()).then_with(longest),
+                Sort::Interest => return by_interest(a, b),
                 Sort::Started => a.start_ms.total_cmp(&b.start_ms),
                 Sort::Status => a.status.cmp(&b.status),
                 Sort::Took => a.took().total_cmp(&b.took()),
@@ -190,7 +187,7 @@ impl RunFollower {
         let (matching, pages) = (rows.len(), rows.len().div_ceil(ROWS).max(1));
         let page = query.page.min(pages - 1);
         let rows = rows.iter().skip(page * ROWS).take(ROWS);
-        let body: String = rows.map(|row| self.row_html(row)).collect();
+        let body: String = rows.map(|row| self.row_html(row, false)).collect();
         TaskPage { html: table(&body, query), matching, page, pages }
     }
 
@@ -204,40 +201,50 @@ impl RunFollower {
             || line.tools.keys().any(|tool| contains(tool))
     }
 
-    fn row_html(&self, row: &TaskRow) -> String {
+    /// The row of a task: that of the table, or that of what went wrong.
+    fn row_html(&self, row: &TaskRow, is_failure: bool) -> String {
         let line = self.line_of(row);
         let name = self.name_of(row).unwrap_or_else(|| "?".to_owned());
-        let status = STATUSES[usize::from(row.status)];
-        let took = if row.status == UNFINISHED { self.now_ms() - row.start_ms } else { row.took() };
-        let words = line.map(|line| html::task_words(&line).join(": ")).unwrap_or_default();
-        html::task_row(&html::TaskCells {
+        let cells = html::TaskCells {
             name: &name,
             link: Some(&html::fragment(&format!("task/{name}"))),
-            status,
-            took_ms: took,
+            status: row.status(),
+            took_ms: if row.status == UNFINISHED { self.now_ms() - row.start_ms } else { row.took() },
             counts: [row.turns, row.calls, row.errors, row.retries],
             tokens: row.tokens,
-            words: &words,
-        })
+            line: line.as_ref(),
+        };
+        if is_failure { cells.failure() } else { cells.row() }
+    }
+
+    /// The first of the tasks that went wrong, the worst first.
+    pub(super) fn failures(&self, figures: &Figures) -> String {
+        let mut rows: Vec<&TaskRow> = self.rows.iter().filter(|row| row.went_wrong(self.state)).collect();
+        rows.sort_by(|a, b| by_interest(a, b));
+        let first: Vec<String> =
+            rows.iter().take(html::FAILURES).map(|row| self.row_html(row, true)).collect();
+        html::failures(figures, &first, rows.len())
     }
 }
 
+/// What went wrong first, then what took longest.
+fn by_interest(a: &TaskRow, b: &TaskRow) -> Ordering {
+    html::rank(a.status()).cmp(&html::rank(b.status())).then_with(|| b.took().total_cmp(&a.took()))
+}
+
 fn table(body: &str, query: &TaskQuery) -> String {
-    let heads: String = Sort::COLUMNS
-        .iter()
-        .map(|(name, sort)| match sort {
-            None => format!("<th class=\"words\">{name}</th>"),
-            Some(sort) => {
-                let order = match (query.sort == *sort, query.descending) {
-                    (false, _) => "",
-                    (true, true) => " aria-sort=\"descending\"",
-                    (true, false) => " aria-sort=\"ascending\"",
-                };
-                format!("<th{order}><button data-sort=\"{name}\">{name}</button></th>")
-            }
-        })
-        .collect();
-    format!("<table id=\"tasks\"><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>")
+    let head = |&(name, can_be_sorted_by): &(&str, bool)| {
+        if !can_be_sorted_by {
+            return html::column(name, "", name);
+        }
+        let order = match (query.sort == Sort::named(name).unwrap_or_default(), query.descending) {
+            (false, _) => "",
+            (true, true) => " aria-sort=\"descending\"",
+            (true, false) => " aria-sort=\"ascending\"",
+        };
+        html::column(name, order, &format!("<button data-sort=\"{name}\">{name}</button>"))
+    };
+    html::table_of(&html::COLUMNS.iter().map(head).collect::<String>(), body)
 }
 
 /// The tasks in work, `all` with those that are not among `tasks`.
@@ -246,8 +253,8 @@ pub(super) fn in_work(tasks: &[&RunTask], all: usize, state: RunState, now_ms: f
         return String::new();
     }
     let what = match state {
-        RunState::Running => "In work",
-        _ => "Without an end",
+        RunState::Running => "Running now",
+        _ => "Unfinished",
     };
     let rows: Vec<String> = tasks
         .iter()

@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::{
-    anchor, badge, time,
+    anchor, badge,
+    table::expected,
+    time,
     timeline::{axis_row, place},
 };
 use crate::{
@@ -79,21 +81,14 @@ pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> String {
     };
     let question = messages.iter().find(|message| message["role"] == "user");
     term("question", &question.map_or_else(String::new, words_of));
-    term("reason", line.reason.as_deref().unwrap_or_default());
-    term("tokens", &words::tokens(&line.tokens).unwrap_or_default());
+    term("expected", &line.target.as_ref().map(expected).unwrap_or_default());
     term("answer", line.answer.as_deref().unwrap_or_default());
-    if let Some(target) = &line.target {
-        let words = match target {
-            Value::String(text) => text.clone(),
-            Value::Array(all) => all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\nor "),
-            other => other.to_string(),
-        };
-        term("expected", &words);
-    }
+    term("reason", line.reason.as_deref().unwrap_or_default());
     if let Some(error) = &line.error {
         term("error", &format!("{}: {}\n{}", error.code, error.message, error.stderr_tail.join("\n")));
         term("help", error.help.as_deref().unwrap_or_default());
     }
+    term("tokens", &words::tokens(&line.tokens).unwrap_or_default());
     if let Some(resumed) = &line.resumed {
         term("interrupted", &words::resumed(resumed));
     }

@@ -4,7 +4,7 @@ use super::{anchor, fragment, sign, time};
 use crate::{
     report::{
         figures::STATUSES,
-        folder::{RunFolder, RunServerStart, RunTask, SpanKind, millis},
+        folder::{RunFolder, RunPause, RunServerStart, RunTask, SpanKind, millis},
         page::{Axis, escape},
     },
     text::cut,
@@ -20,6 +20,8 @@ const INSIDES: usize = 400;
 const PARTS: usize = 60;
 /// Lanes that are drawn.
 const LANES: usize = 300;
+/// Interruptions that are drawn.
+const PAUSES: usize = 50;
 /// Servers that have a strip.
 const STRIPS: usize = 60;
 
@@ -41,7 +43,7 @@ pub(in crate::report) fn timeline(
         _ => " thinner",
     };
     let mut text =
-        format!("<h2>The run</h2>\n{}<figure class=\"timeline{many}\">{}", key(), axis_row(&axis, ""));
+        format!("<h2>Timeline</h2>\n{}<figure class=\"timeline{many}\">{}", key(), axis_row(&axis, ""));
     let insides = begun.len() <= INSIDES;
     let mut drawn = 0;
     for (number, lane) in lanes.iter().take(LANES).enumerate() {
@@ -59,6 +61,7 @@ pub(in crate::report) fn timeline(
         text.push_str("</div></div>\n");
     }
     text.push_str(&servers(run, &axis));
+    text.push_str(&pauses(run, &axis));
     text.push_str("</figure>\n");
     let marks: usize = run.servers.iter().map(|server| server.incidents.len()).sum();
     if marks > 0 {
@@ -104,6 +107,27 @@ fn servers(run: &RunFolder, axis: &Axis) -> String {
         text.push_str("</div></div>\n");
     }
     text
+}
+
+/// A line for each time in which nobody worked on the run, with how long it was: they take no room on the axis.
+pub(in crate::report) fn pauses(run: &RunFolder, axis: &Axis) -> String {
+    let mut marks: Vec<(f64, f64)> = Vec::new();
+    for RunPause { ended_ms, took_ms } in &run.pauses {
+        let at = percent(run.working_ms(*ended_ms), axis.span) / 100.0;
+        match marks.last_mut() {
+            // There is no room for the words of both.
+            Some((last, took)) if at - *last < 0.02 => *took += took_ms,
+            _ => marks.push((at, *took_ms)),
+        }
+    }
+    let mark = |(at, took): &(f64, f64)| {
+        let side = if *at > 0.5 { " end" } else { "" };
+        format!(
+            "<div class=\"pause{side}\" style=\"--at:{at:.4}\"><span>{} interrupted</span></div>",
+            time(*took)
+        )
+    };
+    marks.iter().take(PAUSES).map(mark).collect()
 }
 
 /// A row of round marks; `words` stand where the names of rows do.
@@ -254,13 +278,10 @@ fn key() -> String {
         .map(|status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>"))
         .collect::<Vec<String>>()
         .concat();
-    let kinds =
-        [("model", "model"), ("tools", "tools"), ("wait", "waiting to try again"), ("queue", "queue")]
-            .iter()
-            .map(|(class, words)| {
-                format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>")
-            })
-            .collect::<Vec<String>>()
-            .concat();
+    let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")]
+        .iter()
+        .map(|(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>"))
+        .collect::<Vec<String>>()
+        .concat();
     format!("<p class=\"keys\">{statuses}{kinds}</p>\n")
 }

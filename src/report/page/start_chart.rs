@@ -53,7 +53,7 @@ const NARROW: Layout =
 pub const PHASES: [(&str, &str); 5] = [
     ("template", "wait for a template"),
     ("spawn", "spawn"),
-    ("boot", "until the first byte"),
+    ("boot", "first byte"),
     ("handshake", "handshake"),
     ("list", "tool list"),
 ];
@@ -84,6 +84,11 @@ pub struct Picture {
 }
 
 impl Picture {
+    /// The time that its bars need, in milliseconds.
+    pub fn span(&self) -> f64 {
+        self.servers.iter().map(|bar| bar.ended_ms).fold(self.wall_ms, f64::max)
+    }
+
     /// Whether a server has waited for a template.
     pub fn has_templates(&self) -> bool {
         let waited =
@@ -115,6 +120,9 @@ pub enum End {
         phases_ms: Phases,
         /// Tools that it lists.
         tools: usize,
+        /// Why it was not forked from a template, if it is a Python server that can be.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_forked: Option<String>,
     },
     /// It was left for later.
     Parked {
@@ -134,7 +142,10 @@ impl Bar {
         let waited: Duration = row.waits.iter().map(|wait| wait.took).sum();
         let (queue, end) = match &row.outcome {
             Ok(ready) if ready.parked.is_some() => (Duration::ZERO, End::Parked { tools: ready.tools }),
-            Ok(ready) => (ready.phases.queue, End::Ready { phases_ms: ready.phases, tools: ready.tools }),
+            Ok(ready) => {
+                let (phases_ms, not_forked) = (ready.phases, ready.not_forked.clone());
+                (ready.phases.queue, End::Ready { phases_ms, tools: ready.tools, not_forked })
+            }
             Err(error) => {
                 let words = error.stderr_line().map(|line| format!("stderr: {line}"));
                 let parts = [error.to_string()].into_iter().chain(error.causes()).chain(words);
@@ -147,13 +158,18 @@ impl Bar {
 
 /// The drawings of `picture`; `title` is what they show, for those who do not see it.
 pub fn svg(picture: &Picture, title: &str) -> String {
-    [WIDE, NARROW].map(|layout| drawing(picture, title, &layout)).concat()
+    svg_to_scale(picture, title, picture.span())
 }
 
-fn drawing(picture: &Picture, title: &str, layout: &Layout) -> String {
+/// The same with bars to the scale of a longer time, in milliseconds: drawings of one scale can be compared.
+pub fn svg_to_scale(picture: &Picture, title: &str, span: f64) -> String {
+    [WIDE, NARROW].map(|layout| drawing(picture, title, &layout, span)).concat()
+}
+
+fn drawing(picture: &Picture, title: &str, layout: &Layout, span: f64) -> String {
     let bottom = TOP + layout.row * picture.servers.len() as f64;
     let (width, height) = (layout.width, bottom + BOTTOM);
-    let scale = Scale::of(picture, layout);
+    let scale = Scale { layout, span: span.max(0.001) };
     let mut text = format!(
         "<svg class=\"waterfall {}\" viewBox=\"0 0 {width} {height}\" role=\"img\"><title>{}</title>\n",
         layout.class,
@@ -177,11 +193,12 @@ fn drawing(picture: &Picture, title: &str, layout: &Layout) -> String {
         let room = words.chars().count() as f64 * BOLD_LETTER <= x;
         let (class, at) = if room { ("ready-words", x) } else { ("ready-words early", 0.0) };
         text.push_str(&format!(
-            "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
+            "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{TOP}\"/>\
              <text class=\"{class}\" x=\"{at:.1}\" y=\"14\">{}</text>\n",
             TOP - 8.0,
             escape(&words),
         ));
+        text.push_str(&scale.ready_line(picture, x));
     }
     for (number, bar) in picture.servers.iter().enumerate() {
         text.push_str(&row(bar, &scale, TOP + layout.row * number as f64));
@@ -301,10 +318,25 @@ struct Scale<'a> {
     span: f64,
 }
 
-impl<'a> Scale<'a> {
-    fn of(picture: &Picture, layout: &'a Layout) -> Self {
-        let ends = picture.servers.iter().map(|bar| bar.ended_ms);
-        Self { layout, span: ends.fold(picture.wall_ms, f64::max).max(0.001) }
+impl Scale<'_> {
+    /// The line at which all are ready, in each row where it meets no words.
+    fn ready_line(&self, picture: &Picture, x: f64) -> String {
+        let layout = self.layout;
+        let mut text = String::new();
+        for (number, bar) in picture.servers.iter().enumerate() {
+            let top = TOP + layout.row * number as f64;
+            let (begin, width) =
+                (self.x(bar.ended_ms), label(bar).chars().count() as f64 * LETTER + CAP + 5.0);
+            if layout.words == 0.0 && begin < x && x < begin + width {
+                continue;
+            }
+            text.push_str(&format!(
+                "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>",
+                top + layout.words,
+                top + layout.row
+            ));
+        }
+        text
     }
 
     fn x(&self, millis: f64) -> f64 {
@@ -341,7 +373,7 @@ mod tests {
 
     #[test]
     fn phases_are_to_scale_and_empty_ones_not_drawn() {
-        let text = drawing(&picture(), "t", &WIDE);
+        let text = drawing(&picture(), "t", &WIDE, 1000.0);
         let rects: Vec<&str> = text.matches("<rect class=\"").collect();
         assert_eq!(rects.len(), 5, "{text}");
         let of = |class: &str| text.split("<rect ").find(|part| part.starts_with(class)).unwrap_or("none");
@@ -374,7 +406,7 @@ mod tests {
         if let End::Ready { phases_ms, .. } = &mut waited.servers[0].end {
             (phases_ms.template, phases_ms.spawn) = (phases_ms.spawn, Duration::ZERO);
         }
-        let text = drawing(&waited, "t", &WIDE);
+        let text = drawing(&waited, "t", &WIDE, 1000.0);
         let rect = "<rect class=\"template\" x=\"450.0\" y=\"30.5\" width=\"70.0\"";
         assert!(text.contains(rect) && text.contains("queue 500.0 ms, template 125.0 ms, spawn"), "{text}");
         assert!(waited.has_templates() && legend(true).contains("wait for a template"));
@@ -386,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_narrow_drawing_has_labels_above_the_bars() {
-        let text = drawing(&picture(), "t", &NARROW);
+        let text = drawing(&picture(), "t", &NARROW, 1000.0);
         assert!(text.contains("viewBox=\"0 0 480 159\""), "{text}");
         // 400 units for a second, from 24 on; below a line of words.
         assert!(text.contains("<rect class=\"spawn\" x=\"224.0\" y=\"46.0\" width=\"50.0\""), "{text}");
@@ -394,7 +426,9 @@ mod tests {
         assert!(text.contains("<text class=\"label above\" x=\"480.0\" y=\"40.0\">1.00s, 2 tools"), "{text}");
         assert!(text.contains("<text class=\"ready-words\" x=\"424.0\""), "{text}");
         let early = Picture { last: Some("gone".to_owned()), ..picture() };
-        assert!(drawing(&early, "t", &NARROW).contains("<text class=\"ready-words early\" x=\"0.0\""));
+        assert!(
+            drawing(&early, "t", &NARROW, 1000.0).contains("<text class=\"ready-words early\" x=\"0.0\"")
+        );
     }
 
     #[test]

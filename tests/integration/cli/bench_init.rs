@@ -70,6 +70,15 @@ fn the_page_loads_nothing_and_escapes_server_text() {
     assert!(page.contains("&lt;/script&gt;&lt;script&gt;alert(1)"), "{page}");
     let drawings: Vec<&str> = page.split("<svg class=\"waterfall ").skip(1).collect();
     assert_eq!(drawings.len(), 4, "parallel and sequential, for wide windows and for narrow ones");
+    // Bars of all modes are to one scale: the marks of time are at the same places.
+    let marks = |drawing: &str| -> Vec<String> {
+        drawing
+            .split("<text class=\"axis\" x=\"")
+            .skip(1)
+            .map(|mark| mark.split('"').next().unwrap().to_owned())
+            .collect()
+    };
+    assert!(!marks(drawings[0]).is_empty() && marks(drawings[0]) == marks(drawings[2]), "{page}");
     for drawing in drawings {
         let rows: Vec<&str> = drawing.split("<g class=\"server\">").skip(1).collect();
         assert_eq!(rows.len(), 3, "{drawing}");

@@ -191,5 +191,10 @@ fn an_interruption_is_no_work() {
         assert!(task["wall_ms"].as_f64().unwrap() < 30_000.0, "{task}");
     }
     let page = fs::read_to_string(run.join("report.html")).unwrap();
-    assert!(page.contains("and 2 h 0 min of interruption"));
+    // Told among the figures, and drawn on the timeline.
+    assert!(page.contains("<small>without 2 h 0 min interrupted</small>"), "{page}");
+    assert!(
+        page.contains("<div class=\"pause") && page.contains("<span>2 h 0 min interrupted</span>"),
+        "{page}"
+    );
 }

@@ -93,10 +93,25 @@ fn the_page_is_complete_and_escapes_all_text() {
         document["tasks"].as_array().unwrap().iter().map(|task| task["status"].as_str().unwrap()).collect();
     assert_eq!(first[..3], ["errored", "errored", "failed"]);
     for part in
-        ["id=\"task/a/right\"", "href=\"#task/wrong%20%22one%22\"", "sum &amp; &lt;b&gt;tell", "try again"]
+        ["id=\"task/a/right\"", "href=\"#task/wrong%20%22one%22\"", "sum &amp; &lt;b&gt;tell", "retry wait"]
     {
         assert!(page.contains(part), "{part}");
     }
+}
+
+#[test]
+fn what_failed_is_first_with_what_was_expected_beside_it() {
+    let (page, _) = page(&bench());
+    let (_, failures) = page.split_once("<table class=\"rows\" id=\"failures\">").unwrap();
+    let (failures, rest) = failures.split_once("</table>").unwrap();
+    let of = |name: &str| failures.split("<tr>").find(|row| row.contains(name)).unwrap_or_default();
+    let cells = "data-head=\"expected\">3</td><td class=\"words\" data-head=\"answer\">&lt;/script&gt;";
+    assert!(of("wrong &quot;one&quot;").contains(cells), "{failures}");
+    assert!(
+        of("wrong &quot;one&quot;").contains("wrong answer") && of("dies").contains("errored"),
+        "{failures}"
+    );
+    assert!(!failures.contains("passed") && rest.contains("Start of the servers"), "{failures}");
 }
 
 #[test]
@@ -186,7 +201,7 @@ fn a_browser_shows_the_report_without_errors() {
     assert!(complaints.is_empty(), "{complaints:?}");
     // The script ran, what the run said did not.
     assert!(
-        dom.contains("5 of 5; keys") && dom.contains("<title>Run ") && !dom.contains("<title>taken"),
+        dom.contains("5 of 5; keys") && dom.contains("<title>tasks.jsonl ") && !dom.contains("<title>taken"),
         "{dom}"
     );
     let open: Vec<&str> = dom.split("<details class=\"task\" open=\"\">").skip(1).collect();
@@ -247,7 +262,11 @@ async fn the_page_has_a_table_of_pass_at_k_and_of_samples() {
     assert!(page.contains("mean score 50.0 %") && page.contains("majority vote 50.0 %, ties 1"), "{page}");
     assert_eq!(document["samples"]["pass_at_k"][2]["k"], 4);
     // The interval holds for independent samples only.
-    assert!(page.contains("12 samples of 3 tasks, 1 at once") && !page.contains("95 % interval"), "{page}");
+    assert!(
+        page.contains("<b>12</b><span>samples of 3 tasks</span><small>1 at once</small>")
+            && !page.contains("95 % interval"),
+        "{page}"
+    );
     // A run of one sample has none of it.
     assert!(!self::page(&bench()).0.contains("Samples of each task"));
 }

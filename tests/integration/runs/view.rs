@@ -143,6 +143,23 @@ fn pages_are_served_at_their_own_address_only() {
 }
 
 #[test]
+fn a_run_without_a_single_answer_is_red_in_the_list() {
+    let bench = bench();
+    run(&bench);
+    let lost = ["one", "two"].map(|id| json!({"id": id, "calls": [{"tool": "none.none"}]}).to_string());
+    bench.file("lost.jsonl", &lost.join("\n"));
+    assert_eq!(code(&bench.run(&["run", "lost.jsonl"])), 101);
+    let list = view(&bench).get("");
+    let states: Vec<&str> = list
+        .split("<span class=\"badge state-")
+        .skip(1)
+        .map(|rest| rest.split("</span>").next().unwrap())
+        .collect();
+    assert_eq!(states, ["errored\">all 2 errored", "finished\">finished"]);
+    assert!(list.contains(">lost.jsonl</a>") && list.contains(">1 passed, 1 failed, 1 errored<"), "{list}");
+}
+
+#[test]
 fn a_run_of_another_process_is_shown_live() {
     let bench = bench();
     let tasks = [
@@ -168,17 +185,17 @@ fn a_run_of_another_process_is_shown_live() {
     wait("no call", &|| {
         part("work").contains("waits for fix.sleep for ") && part("tasks").contains("passed</span>")
     });
-    assert!(part("head").contains("data-state=\"running\"") && part("head").contains("The run goes on."));
+    assert!(part("head").contains("data-state=\"running\"") && part("head").contains("<p>Running: "));
     assert!(part("tasks").contains("2 tasks, page 1 of 1"));
     let task = part("task?id=slow");
     assert!(task.contains("The task has no end yet") && task.contains("no end</span>"), "{task}");
     drop(child);
     wait("still running", &|| part("head").contains("The run was killed"));
-    assert!(part("work").contains("Without an end: 1"), "{}", part("work"));
+    assert!(part("work").contains("Unfinished: 1"), "{}", part("work"));
     // The same command continues it, in the same files; its lines of results are written anew.
     let _again = Running::from(bench.command(&["run", "tasks.jsonl", "-q"]).spawn().unwrap());
     wait("not continued", &|| {
-        part("head").contains("The run goes on.") && part("work").contains("In work: 1")
+        part("head").contains("<p>Running: ") && part("work").contains("Running now: 1")
     });
     let table = part("tasks");
     assert!(table.contains("2 tasks, page 1 of 1") && table.matches("passed</span>").count() == 1, "{table}");
@@ -273,11 +290,12 @@ fn ten_thousand_tasks_are_shown_page_by_page() {
     many(&bench, "many", 10_000);
     let view = view(&bench);
     let page = whole(&view, "many");
-    let parts = ["style.css", "script.js", "run/many/timeline"].map(|part| view.get(part).len());
+    let parts = ["style.css", "script.js", "run/many/charts"].map(|part| view.get(part).len());
     let bytes = page.len() + parts.iter().sum::<usize>();
     assert!(bytes < 1_000_000, "{bytes}: {} {parts:?}", page.len());
     assert!(
-        page.contains("99.0 %</strong> of the 10000 judged") && page.contains("10000 tasks, page 1 of 200")
+        page.contains("<b>99.0 %</b><span>of 10000 judged tasks passed</span>")
+            && page.contains("10000 tasks, page 1 of 200")
     );
     // What failed comes first.
     assert_eq!(page.matches("<tr data-status=\"failed\">").count(), 50);
@@ -319,9 +337,9 @@ fn a_browser_shows_runs_without_errors() {
     let view = view(&bench);
     whole(&view, "many");
     for (page, parts) in [
-        (String::new(), &["href=\"", ">many</a>", ">ten</a>"][..]),
-        ("run/ten/".to_owned(), &["The run</h2>", "10 tasks, page 1 of 1", "Start of the servers"]),
-        ("run/many/".to_owned(), &["The run</h2>", "class=\"lane\"", "page 1 of 200"]),
+        (String::new(), &["/run/many/\">10000 tasks</a>", ">ten</span>", "9900 passed, 100 failed"][..]),
+        ("run/ten/".to_owned(), &["Timeline</h2>", "10 tasks, page 1 of 1", "Start of the servers"]),
+        ("run/many/".to_owned(), &["Timeline</h2>", "class=\"lane\"", "page 1 of 200"]),
         ("run/many/#task/set%2F04321".to_owned(), &["id=\"list\" hidden=\"\"", "the needle", "try 2 of 2"]),
         (format!("run/{run}/#task/wrong%20%22one%22"), &["conversation, ", "wrong_answer", "fix.echo"]),
         ("compare?a=ten&b=many".to_owned(), &["10 tasks judged in both", "only after"]),
@@ -334,11 +352,15 @@ fn a_browser_shows_runs_without_errors() {
         }
         assert!(!dom.contains("<title>taken"), "{page}");
         let still = frozen(&view, &dom);
-        for (size, dark, paper) in
-            [("500,900", LIGHT, "rgb(255, 255, 255)"), ("1400,900", DARK, "rgb(22, 24, 29)")]
-        {
+        for (size, dark, paper) in [
+            ("500,900", LIGHT, "rgb(255, 255, 255)"),
+            ("1100,900", LIGHT, "rgb(255, 255, 255)"),
+            ("1400,900", DARK, "rgb(22, 24, 29)"),
+        ] {
             let told = probed(&bench, &still, &[&format!("--window-size={size}"), dark]);
             assert_eq!((told("wide"), told("paper").as_str()), ("0".to_owned(), paper), "{page} {size}");
+            let tables = told("tables");
+            assert!(tables.starts_with('0') || tables.ends_with(":0"), "{page} {size}: {tables}");
         }
     }
 }

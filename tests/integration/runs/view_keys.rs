@@ -34,7 +34,7 @@ fn keys_lead_from_the_list_to_a_run() {
         tab.press(key, 0);
         assert_eq!(here(&mut tab), row, "after {key}");
     }
-    let run = tab.value("document.querySelectorAll('#runs tbody tr')[1].querySelector('a').textContent");
+    let run = tab.value("document.querySelectorAll('#runs tbody tr')[1].querySelector('input').value");
     tab.press("Enter", 0);
     tab.wait(&format!("location.pathname.endsWith('/run/{}/')", run.as_str().unwrap()));
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use toolcrib::Error;
+use toolcrib::{Error, cli_support::page::start_advice::advice};
 
 use super::{document::Document, page, table, waterfall};
 use crate::cli::terminal::ui::Ui;
@@ -42,11 +42,14 @@ impl Output {
         for line in table::lines(document) {
             Ui::data(line);
         }
+        if let Some(advice) = document.main_picture().and_then(|(_, picture)| advice(picture)) {
+            Ui::data(advice);
+        }
         if !self.waterfall && !Ui::is_terminal() {
             return;
         }
         if let Some((mode, picture)) = document.main_picture() {
-            Ui::data(format!("mode {}: the run with the median wall time", mode.mode));
+            Ui::data(format!("mode {}, the run with the median wall time", mode.mode));
             for line in waterfall::lines(picture) {
                 Ui::data(line);
             }

@@ -9,43 +9,48 @@ use toolcrib::cli_support::{
     counted,
     page::{
         self, escape,
-        start_chart::{End, Picture, legend, svg},
+        start_advice::advice,
+        start_chart::{End, Picture, legend, svg_to_scale},
+        with_code,
     },
 };
 
 /// The page. `json` is the document as it is written elsewhere.
 pub(super) fn html(document: &Document, json: &str) -> String {
     let total = document.modes.first().map_or(0, |mode| mode.total);
-    let title = format!("Start of {total} servers");
+    let title = format!("Start of {}", counted(total, "server"));
     let mut text = page::head(&title, "", None);
     text.push_str(&format!(
-        "<p class=\"soft\">toolcrib {}, {} in each mode, start jobs {}, {} cores</p>\n",
+        "<p class=\"soft\">toolcrib {}, {} of each mode, start jobs {}, {}</p>\n",
         escape(&document.version),
         counted(document.runs, "run"),
         escape(document.jobs.as_str().unwrap_or(&document.jobs.to_string())),
-        document.cores,
+        counted(document.cores, "core"),
     ));
-    if let Some((main, picture)) = document.main_picture() {
-        let templates =
-            document.modes.iter().filter_map(|mode| mode.picture.as_ref()).any(Picture::has_templates);
-        text.push_str(&legend(templates));
-        text.push_str(&figure(main, picture));
-        text.push_str(&facts(document, main));
-        text.push_str(&failures(picture));
-    }
-    text.push_str(&modes(document));
-    let main = document.main_picture().map(|(mode, _)| mode.mode.as_str());
-    for mode in document.modes.iter().filter(|mode| Some(mode.mode.as_str()) != main) {
-        if let Some(picture) = &mode.picture {
-            text.push_str(&figure(mode, picture));
+    let pictures = document.modes.iter().filter_map(|mode| Some((mode, mode.picture.as_ref()?)));
+    // One scale for all: bars of the same length are of the same time.
+    let span = pictures.clone().map(|(_, picture)| picture.span()).fold(0.0, f64::max);
+    let main = document.main_picture();
+    if let Some((mode, picture)) = main {
+        text.push_str(&cards(document, mode));
+        if let Some(advice) = advice(picture) {
+            text.push_str(&format!("<p class=\"advice\">{}</p>\n", with_code(&advice)));
         }
+        text.push_str(&legend(pictures.clone().any(|(_, picture)| picture.has_templates())));
+        text.push_str(&figure(mode, picture, span));
     }
+    let others = pictures.filter(|(mode, _)| main.is_none_or(|(main, _)| mode.mode != main.mode));
+    for (mode, picture) in others {
+        text.push_str(&figure(mode, picture, span));
+    }
+    text.push_str(&main.map_or_else(String::new, |(_, picture)| failures(picture)));
+    text.push_str(&modes(document));
     text.push_str(&page::tail(json, None));
     text
 }
 
-fn figure(mode: &ModeRow, picture: &Picture) -> String {
-    let title = format!("mode {}: the run with the median wall time", mode.mode);
+fn figure(mode: &ModeRow, picture: &Picture, span: f64) -> String {
+    let title = format!("mode {}, the run with the median wall time", mode.mode);
     let note = mode.note.as_ref().map_or_else(String::new, |note| format!("; {}", escape(note)));
     let call = mode.first_call.as_ref().map_or_else(String::new, |call| {
         format!("; then {} was answered after {}", escape(&call.tool), time(call.ms.median))
@@ -53,31 +58,31 @@ fn figure(mode: &ModeRow, picture: &Picture) -> String {
     format!(
         "<h2>{}</h2>\n<figure>{}<figcaption>{}{note}{call}</figcaption></figure>\n",
         escape(&mode.mode),
-        svg(picture, &title),
+        svg_to_scale(picture, &title, span),
         escape(&title)
     )
 }
 
-/// The result of the chart in words.
-fn facts(document: &Document, main: &ModeRow) -> String {
+/// The result of the measurement in figures.
+fn cards(document: &Document, main: &ModeRow) -> String {
     let wall = main.wall_ms.median;
-    let mut facts = vec![format!("wall {}", time(wall))];
+    let mut cards = vec![(time(wall), format!("until all are ready, mode {}", main.mode))];
     let sequential = document.mode("sequential").filter(|mode| mode.mode != main.mode);
     if let Some(sequential) = sequential.and_then(|mode| mode.wall_ms.median) {
-        facts.push(format!("one after the other, measured: {}", time(Some(sequential))));
+        cards.push((time(Some(sequential)), "one after the other".to_owned()));
         if let Some(wall) = wall.filter(|wall| *wall > 0.0) {
-            facts.push(format!("{:.1} times as fast", sequential / wall));
+            cards.push((format!("{:.1} times", sequential / wall), "as fast".to_owned()));
         }
     }
-    facts.push(format!("CPU {} on {} cores", time(Some(main.cpu_ms)), document.cores));
-    facts.push(format!("peak memory of the servers {}", mebibytes(main.peak_rss_bytes)));
-    facts.push(format!("of toolcrib {}", mebibytes(main.own_rss_bytes)));
-    let bound = format!(
-        "the shortest possible time is {} (limit: {})",
-        time(Some(document.lower_bound_ms)),
-        document.bottleneck
-    );
-    format!("<p><strong>{}</strong></p>\n<p>{}</p>\n", facts.join(" · "), escape(&bound))
+    let least = format!("shortest possible: {}", document.bottleneck);
+    cards.push((time(Some(document.lower_bound_ms)), least));
+    cards.push((time(Some(main.cpu_ms)), format!("CPU, on {}", counted(document.cores, "core"))));
+    cards.push((mebibytes(main.peak_rss_bytes), "memory of the servers".to_owned()));
+    cards.push((mebibytes(main.own_rss_bytes), "memory of toolcrib".to_owned()));
+    let card = |(figure, what): (String, String)| {
+        format!("<li><b>{}</b><span>{}</span></li>\n", escape(&figure), escape(&what))
+    };
+    format!("<ul class=\"cards\">\n{}</ul>\n", cards.into_iter().map(card).collect::<String>())
 }
 
 fn failures(picture: &Picture) -> String {

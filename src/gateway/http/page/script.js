@@ -3,7 +3,7 @@
 // text, and never HTML.
 (() => {
   const EVERY = 1000, KEPT_LINES = 1000, KEPT_ENDED = 300, KEY = "toolcrib-gateway-token", UNKNOWN = "The gateway does not know this token.";
-  const PHASES = [["queue", "queue"], ["template", "template"], ["spawn", "spawn"], ["first_byte", "boot"], ["handshake", "handshake"], ["list", "list"]];
+  const PHASES = [["queue", "queue"], ["template", "template"], ["spawn", "spawn"], ["first_byte", "first byte"], ["handshake", "handshake"], ["list", "tool list"]];
   const byId = (id) => document.getElementById(id);
   const stored = () => { try { return sessionStorage.getItem(KEY); } catch { return null; } };
   const store = (token) => { try { sessionStorage.setItem(KEY, token); } catch { /* this page knows it until it is closed */ } };
@@ -74,11 +74,11 @@
     mark(td.firstElementChild, `badge ${kind}`);
   };
 
-  const HEADS = ["server", "state", "transport", "#start", "#calls", "#errors", "#half within", "#95 % within", "#memory", "#process", "#restarts"];
+  const HEADS = ["server", "state", "transport", "#start", "#calls", "#errors", "#median", "#p95", "#memory", "#process", "#restarts"];
   const start = (td, phases, longest) => {
     if (!td.firstElementChild) {
       td.append(made("span"), made("span", "", "start"));
-      for (const [, kind] of PHASES) td.lastElementChild.append(made("i", "", `p-${kind}`));
+      for (const [name] of PHASES) td.lastElementChild.append(made("i", "", `p-${name}`));
     }
     const sum = phases ? total(PHASES, ([name]) => phases[name] ?? 0) : null;
     say(td.firstElementChild, time(sum));
@@ -123,7 +123,7 @@
     byId("key-template").hidden = !list.some((one) => one.start?.template);
     fill(byId("servers"), list, (one) => one.name, newServer, (body, one) => {
       const [name, state, transport, began, calls, errors, half, most, room, process, restarts] = body.firstElementChild.cells;
-      two(name, one.name, [one.software, one.tools ? `${one.tools} tools` : ""].filter(Boolean).join(", "));
+      two(name, one.name, [one.software, one.tools ? `${one.tools} ${one.tools === 1 ? "tool" : "tools"}` : ""].filter(Boolean).join(", "));
       const lent = one.lent || one.spares ? `${one.lent} lent, ${one.spares} spare` : "";
       if (!state.firstElementChild) state.append(made("span"), made("span", "", "said small"));
       badge(state, one.state, one.state);
@@ -172,7 +172,7 @@
     show("calls", state.calls.length);
   };
   const clients = (state) => {
-    fill(body("clients"), state.clients, (one) => one.number, () => row(["client", "revision", "address", "#requests", "#idle"]), (tr, one) => {
+    fill(body("clients"), state.clients, (one) => one.number, () => row(["client", "revision", "address", "#under way", "#idle"]), (tr, one) => {
       const [client, version, path, requests, idle] = tr.cells;
       const names = one.names.filter(Boolean);
       two(client, names.join(", ") || `client ${one.number}`, one.token ? `token ${one.token}` : "");
@@ -300,11 +300,11 @@
   byId("only-failed").addEventListener("change", calledLast);
   byId("of").addEventListener("change", log);
   document.addEventListener("visibilitychange", ask);
-  for (const [, word] of PHASES) {
+  for (const [name, word] of PHASES) {
     const key = made("span", "", "key");
-    key.id = `key-${word}`;
-    key.hidden = word === "template";
-    key.append(made("i", "", `p-${word}`), made("span", word));
+    key.id = `key-${name}`;
+    key.hidden = name === "template";
+    key.append(made("i", "", `p-${name}`), made("span", word));
     byId("phases").append(key);
   }
   ask();

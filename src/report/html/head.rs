@@ -1,0 +1,229 @@
+//! What stands at the top of a run's page: what it is called, its figures as cards, how far it is, and what is worth a note.
+
+use serde_json::Value;
+
+use super::{samples, sign, time};
+use crate::{
+    report::{
+        figures::{Figures, STATUSES, status_words},
+        folder::RunFolder,
+        listing::RunState,
+        page::escape,
+        words,
+    },
+    run_files::RunEnd,
+    text::{counted, cut, rounded_count as count},
+};
+
+/// What a run is called: the file of its tasks, and its model.
+pub(crate) fn title(tasks_file: Option<&str>, tasks: usize, model: Option<&str>) -> String {
+    let file = tasks_file.map(|file| file.rsplit('/').next().unwrap_or(file));
+    let tasks = match file {
+        Some("-") => "stdin".to_owned(),
+        Some(file) => cut(file, 60),
+        None if tasks == 1 => "one task".to_owned(),
+        None => counted(tasks, "task"),
+    };
+    match model {
+        Some(model) => format!("{tasks} \u{b7} {}", cut(model, 60)),
+        None => tasks,
+    }
+}
+
+/// What the run in `run` is called.
+pub(crate) fn title_of(run: &RunFolder) -> String {
+    let text = |key: &str| run.manifest[key].as_str();
+    title(text("tasks_file"), run.tasks_total / samples::per_task(run), text("model"))
+}
+
+/// All of it; `ended` tasks have ended. `state` is that of a run whose files are read while it may go on.
+pub(in crate::report) fn head(
+    run: &RunFolder,
+    figures: &Figures,
+    ended: usize,
+    state: Option<RunState>,
+) -> String {
+    [about(run), cards(run, figures, ended, state), progress(run, figures, ended, state), notes(run, state)]
+        .concat()
+}
+
+/// Which run it is, in one line.
+fn about(run: &RunFolder) -> String {
+    let text = |key: &str| run.manifest[key].as_str().map(str::to_owned);
+    let mut parts = vec![format!("run {}", text("run").unwrap_or_else(|| "without a name".to_owned()))];
+    parts.extend(run.started.as_deref().map(date));
+    parts.extend(text("config"));
+    parts.extend(text("profile").map(|profile| format!("profile {profile}")));
+    parts.push(format!("toolcrib {}", text("toolcrib").unwrap_or_default()));
+    let command = run.manifest["arguments"].as_array().map(|arguments| {
+        let words: Vec<&str> = arguments.iter().filter_map(Value::as_str).collect();
+        format!("<p class=\"soft\">Command: <code>{}</code></p>\n", escape(&words.join(" ")))
+    });
+    let about = format!("<p class=\"soft\">{}</p>\n", escape(&parts.join(" \u{b7} ")));
+    about + &command.unwrap_or_default()
+}
+
+/// A moment for people: `2026-11-26 04:30:55 UTC`.
+fn date(at: &str) -> String {
+    let read = at.parse::<jiff::Timestamp>();
+    read.map_or_else(|_| at.to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
+/// A figure with what it is and what belongs to it.
+struct Card {
+    class: &'static str,
+    figure: String,
+    what: String,
+    more: Option<String>,
+}
+
+fn card(figure: String, what: impl Into<String>) -> Card {
+    Card { class: "", figure, what: what.into(), more: None }
+}
+
+impl Card {
+    fn more(self, more: Option<String>) -> Self {
+        Self { more, ..self }
+    }
+
+    fn html(&self) -> String {
+        let more = self.more.as_ref().map(|more| format!("<small>{}</small>", escape(more)));
+        format!(
+            "<li class=\"{}\"><b>{}</b><span>{}</span>{}</li>\n",
+            self.class,
+            escape(&self.figure),
+            escape(&self.what),
+            more.unwrap_or_default()
+        )
+    }
+}
+
+fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> String {
+    let mut cards = Vec::new();
+    let samples = samples::per_task(run);
+    if let Some(rate) = figures.rate {
+        let percent = |part: f64| format!("{:.1}", 100.0 * part);
+        let judged = figures.counts[0] + figures.counts[2];
+        // It holds for independent samples: those of one task are not.
+        let interval =
+            (samples == 1).then(|| format!("95 % interval {} to {}", percent(rate.low), percent(rate.high)));
+        let what = format!("of {} passed", counted(judged, "judged task"));
+        cards.push(card(format!("{} %", percent(rate.value)), what).more(interval));
+    }
+    for (status, n) in STATUSES.iter().zip(figures.counts).filter(|(_, n)| *n > 0) {
+        let class = match *status {
+            "passed" => "passed",
+            "failed" => "failed",
+            "errored" => "errored",
+            _ => "",
+        };
+        cards.push(match (*status, state) {
+            ("unfinished", Some(RunState::Running)) => card(n.to_string(), "running"),
+            ("not_begun", Some(RunState::Running)) => card(n.to_string(), "waiting"),
+            _ => Card { class, ..card(format!("{} {n}", sign(status)), status_words(status)) },
+        });
+    }
+    let tasks = match samples {
+        1 => card(run.tasks_total.to_string(), if run.tasks_total == 1 { "task" } else { "tasks" }),
+        samples => card(
+            run.tasks_total.to_string(),
+            format!("samples of {}", counted(run.tasks_total / samples, "task")),
+        ),
+    };
+    cards.push(tasks.more(Some(format!("{} at once", run.jobs))));
+    let took = if state == Some(RunState::Running) { "so far" } else { "run time" };
+    let paused = run.paused_ms();
+    let paused = (paused > 0.0).then(|| format!("without {} interrupted", time(paused)));
+    cards.push(card(time(run.wall_ms), took).more(paused));
+    if run.wall_ms > 0.0 && ended > 0 {
+        cards.push(card(format!("{:.1}", ended as f64 / (run.wall_ms / 60e3)), "tasks a minute"));
+    }
+    if figures.tokens.total() > 0 {
+        cards.push(card(count(figures.tokens.total()), "tokens").more(words::tokens(&figures.tokens)));
+        cards.extend(figures.cost_usd.map(|cost| card(format!("${cost:.2}"), "cost")));
+    }
+    format!("<ul class=\"cards\">\n{}</ul>\n", cards.iter().map(Card::html).collect::<String>())
+}
+
+/// How many of all tasks ended in which way, as a bar, and where the run goes on how far it is.
+fn progress(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> String {
+    let all = run.tasks_total.max(1) as f64;
+    let bar = outcomes(STATUSES.into_iter().zip(figures.counts), run.tasks_total);
+    let words = match state {
+        Some(RunState::Running) => {
+            let left = run.tasks_total.saturating_sub(ended);
+            let remaining = (ended > 0 && left > 0 && run.wall_ms > 0.0).then(|| {
+                let about = run.wall_ms / ended as f64 * left as f64;
+                format!(", about {} left at this rate", time(about))
+            });
+            format!(
+                "<p>Running: {ended} of {} done, {:.0} %{}</p>\n",
+                counted(run.tasks_total, if samples::per_task(run) == 1 { "task" } else { "sample" }),
+                (100.0 * ended as f64 / all).floor(),
+                remaining.unwrap_or_default()
+            )
+        }
+        _ => String::new(),
+    };
+    format!("{bar}\n{words}")
+}
+
+/// How many of `all` tasks ended with each status, as a bar.
+pub(crate) fn outcomes(counts: impl Iterator<Item = (&'static str, usize)>, all: usize) -> String {
+    let mut bar = String::new();
+    for (status, n) in counts.filter(|(_, n)| *n > 0) {
+        let (share, words) = (100.0 * n as f64 / all.max(1) as f64, status_words(status));
+        bar += &format!("<i class=\"s-{status}\" style=\"width:{share:.2}%\" title=\"{n} {words}\"></i>");
+    }
+    format!("<span class=\"stack outcomes\">{bar}</span>")
+}
+
+fn notes(run: &RunFolder, state: Option<RunState>) -> String {
+    let manifest = &run.manifest;
+    let mut notes = Vec::new();
+    if manifest["model_scripted"] == true {
+        notes.push("The model was a script.".to_owned());
+    }
+    if manifest["replay"] == true {
+        notes.push("Answers came from a cassette: times are those of the replay.".to_owned());
+    }
+    match (run.end, state) {
+        (_, Some(RunState::Running)) | (Some(RunEnd::Finished), _) => {}
+        (Some(RunEnd::BudgetUsedUp), _) => {
+            notes.push("The budget of the run was used up before its end.".to_owned());
+        }
+        (Some(RunEnd::Stopped), _) => {
+            notes.push("The run was stopped before its end: the same command continues it.".to_owned());
+        }
+        (None, Some(_)) => notes.push("The run was killed: the same command continues it.".to_owned()),
+        (None, None) => notes.push("The run has no end: it was killed, or is still running.".to_owned()),
+    }
+    let warnings = manifest["warnings"].as_array().into_iter().flatten();
+    notes.extend(warnings.filter_map(|warning| Some(format!("Warning: {}.", warning["message"].as_str()?))));
+    if run.dropped > 0 {
+        notes.push(format!("{} events were not written: there were too many.", run.dropped));
+    }
+    match notes.is_empty() {
+        true => String::new(),
+        false => format!("<p class=\"note\">{}</p>\n", escape(&notes.join(" "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_called_by_its_tasks_and_its_model() {
+        assert_eq!(title(Some("sets/gsm8k.jsonl"), 100, Some("m")), "gsm8k.jsonl \u{b7} m");
+        assert_eq!(title(None, 1, Some("m")), "one task \u{b7} m");
+        assert_eq!(title(Some("-"), 3, None), "stdin");
+        assert_eq!(title(None, 8, None), "8 tasks");
+    }
+
+    #[test]
+    fn a_moment_is_written_for_people() {
+        assert_eq!(date("2026-11-26T04:30:55.192Z"), "2026-11-26 04:30:55 UTC");
+        assert_eq!(date("soon"), "soon");
+    }
+}
