@@ -107,6 +107,11 @@ pub(crate) fn observer(
             pending.saw(event);
             match event {
                 ServerEvent::Failed { row } => ui.started(row),
+                ServerEvent::Ready { row } => {
+                    if let Ok(ready) = &row.outcome {
+                        ui.oddities(&row.name, ready);
+                    }
+                }
                 ServerEvent::SlowCall { server, tool, waited } => {
                     server_events::slow_call(&ui, server, tool, *waited);
                 }

@@ -65,8 +65,8 @@ impl Lock {
             }
         };
         for row in &manager.report().servers {
-            for oddity in row.outcome.iter().flat_map(|ready| &ready.oddities) {
-                context.ui.warn(format!("server `{}`: {oddity}; tell its author", row.name));
+            if let Ok(ready) = &row.outcome {
+                context.ui.oddities(&row.name, ready);
             }
         }
         context.stop(manager).await?;

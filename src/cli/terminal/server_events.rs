@@ -114,7 +114,7 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             json!({"event": "parked", "server": server, "tools": tools, "listed": date(*listed)})
         }
         ServerEvent::Ready { row } | ServerEvent::Failed { row } => match &row.outcome {
-            Ok(ready) => with_fork(
+            Ok(ready) => with_facts(
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
                 "waits": row.waits, "installing": row.installing, "changes": ready.changes}),
@@ -133,7 +133,7 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             json!({"event": "slow_call", "server": server, "tool": tool, "waited_ms": millis(*waited)})
         }
         ServerEvent::Reconnecting { server } => json!({"event": "reconnecting", "server": server}),
-        ServerEvent::Restarted { server, ready, took, restarts } => with_fork(
+        ServerEvent::Restarted { server, ready, took, restarts } => with_facts(
             json!({"event": "ready", "server": server, "ms": millis(*took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
                 "restarts": restarts, "changes": ready.changes}),
@@ -156,13 +156,16 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
     })
 }
 
-/// Adds whether a Python server was forked from a template, and why not; nothing about others.
-fn with_fork(mut event: Value, ready: &ReadyServer) -> Value {
+/// Adds whether a Python server was forked from a template, and why not, and what the server did that others may not put up with.
+fn with_facts(mut event: Value, ready: &ReadyServer) -> Value {
     if ready.is_forked || ready.not_forked.is_some() {
         event["forked"] = ready.is_forked.into();
     }
     if let Some(why) = &ready.not_forked {
         event["not_forked"] = why.as_str().into();
+    }
+    if !ready.oddities.is_empty() {
+        event["oddities"] = ready.oddities.iter().map(String::as_str).collect();
     }
     event
 }

@@ -43,6 +43,8 @@ const DETAIL: usize = 22;
 
 /// The shortest wait before a start that is shown.
 const FELT: Duration = Duration::from_millis(100);
+/// Oddities of one server that are told.
+const ODDITIES: usize = 8;
 
 /// When to use colours.
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -210,6 +212,17 @@ impl Ui {
         if let Some(changes) = &ready.changes {
             let text = format!("{name}: {changes}: {}", changes.signed().join(" "));
             self.warn(text.chars().take(300).collect::<String>());
+        }
+        self.oddities(name, ready);
+    }
+
+    /// What a server did that other clients may not put up with: what of its answers was left out, and why.
+    pub(crate) fn oddities(&self, name: &ServerName, ready: &ReadyServer) {
+        for oddity in ready.oddities.iter().take(ODDITIES) {
+            self.warn(format!("server `{name}`: {oddity}; tell its author"));
+        }
+        if let Some(more) = ready.oddities.len().checked_sub(ODDITIES).filter(|more| *more > 0) {
+            self.warn(format!("server `{name}`: and {more} more like these"));
         }
     }
 

@@ -115,6 +115,22 @@ async fn a_bad_tool_costs_itself_alone() {
     manager.shutdown().await;
 }
 
+/// Who starts the servers of a configuration is told what of them is left out, once.
+#[test]
+fn commands_that_start_servers_name_what_is_left_out() {
+    const SCRIPT: &str = r#"{"tools/list":{"result":{"tools":[{"name":"good"},{"name":5}]}}}"#;
+    let bench = Bench::new(&format!("[servers.odd]\ncommand = FIXTURE\nargs = [\"scripted\", {SCRIPT:?}]\n"));
+    bench.file("tasks.jsonl", &json!({"id": "one", "calls": [{"tool": "odd.good"}]}).to_string());
+    for arguments in [&["check"][..], &["run", "tasks.jsonl"], &["lock"]] {
+        let told = err(&bench.run(arguments));
+        let words = "server `odd`: `tools[1]` has no `name` that is a text: it is left out";
+        assert_eq!(told.matches(words).count(), 1, "{arguments:?}: {told}");
+    }
+    let events = out(&bench.run(&["--json", "check"]));
+    let ready = events.lines().find(|line| line.contains("\"ready\"")).unwrap();
+    assert!(ready.contains("\"oddities\":[\"`tools[1]` has no"), "{events}");
+}
+
 #[tokio::test]
 async fn a_cursor_that_leads_nowhere_ends_the_list() {
     for cursor in ["null", "\"\"", "5", "{}", "\"2\""] {
