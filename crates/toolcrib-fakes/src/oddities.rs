@@ -86,6 +86,17 @@ impl Change {
         self.path.iter().zip(place).all(|(step, name)| step.to_string() == *name)
     }
 
+    /// Whether `words` name the node, or one above it. What makes a message has no name of its own, and an item that is there twice
+    /// is called by its own.
+    pub fn is_named(&self, words: &str) -> bool {
+        let mut keys = self.path.iter().skip(1).filter_map(|step| match step {
+            Step::Key(key) => Some(key),
+            Step::Index(_) => None,
+        });
+        let is_twin = self.oddity == Oddity::Doubled && matches!(self.path.last(), Some(Step::Index(_)));
+        self.path.len() == 1 || is_twin || keys.any(|key| words.contains(key.as_str()))
+    }
+
     /// Whether nothing has another meaning than before: what nobody knows is passed over, and of a member that is written twice
     /// both say the same.
     pub fn is_harmless(&self) -> bool {

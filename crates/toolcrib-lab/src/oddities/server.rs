@@ -3,7 +3,9 @@
 use std::{ops::Range, time::Duration};
 
 use serde_json::{Map, Value, json};
-use toolcrib::{Config, Endpoint, Error, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
+use toolcrib::{
+    Config, Endpoint, Error, Manager, ServerConfig, ServerName, StdioConfig, Toolbox, start::StartReport,
+};
 use toolcrib_fakes::{
     oddities::{Change, Oddity, Step},
     servers::odd::{Answer, Plan, REASON, TEXTS, TOOLS},
@@ -46,7 +48,7 @@ impl Servers {
         config.servers.values_mut().for_each(|entry| entry.required = false);
         let manager = Manager::start(&config).await?;
         let toolbox = manager.toolbox();
-        let checks = seeds.clone().map(|seed| check(&toolbox, seed));
+        let checks = seeds.clone().map(|seed| check(&toolbox, manager.report(), seed));
         let found = futures_util::future::join_all(checks).await;
         let mut faults: Vec<_> = found.into_iter().flatten().collect();
         let fault = |what| Fault { seed: seeds.start, change: format!("or one of the next {AT_ONCE}"), what };
@@ -68,8 +70,8 @@ impl Servers {
     }
 }
 
-/// Calls what the server of `seed` has to be good for.
-async fn check(toolbox: &Toolbox, seed: u64) -> Vec<Fault> {
+/// Calls what the server of `seed` has to be good for, and reads what was said of it when it started.
+async fn check(toolbox: &Toolbox, start: &StartReport, seed: u64) -> Vec<Fault> {
     let Some(plan) = Plan::of(seed) else { return Vec::new() };
     let server = format!("odd-{seed}");
     let promise = Promise::of(&plan);
@@ -82,6 +84,16 @@ async fn check(toolbox: &Toolbox, seed: u64) -> Vec<Fault> {
     if promise.ready && !up {
         broken(format!("the server did not start: {:?}", status.map(|status| status.state)));
         return faults;
+    }
+    let rows = start.servers.iter().filter(|row| row.name.as_str() == server);
+    let oddities: Vec<&String> =
+        rows.flat_map(|row| &row.outcome).flat_map(|ready| &ready.oddities).collect();
+    for oddity in oddities.iter().filter(|oddity| !plan.change.is_named(oddity)) {
+        broken(format!("the warning does not name the path: {}", short(oddity)));
+    }
+    let lost = up && TOOLS.iter().any(|tool| toolbox.catalog().find(&server, tool).is_err());
+    if lost && oddities.is_empty() {
+        broken("a tool is left out without a word".to_owned());
     }
     for tool in TOOLS {
         let listed = toolbox.catalog().find(&server, tool).is_ok();
