@@ -182,7 +182,7 @@ impl LockFile {
             Error::lock(
                 path,
                 why,
-                "restore it from the repository, or write it anew with `toolcrib lock`".to_owned(),
+                "restore it from the repository, or write it again with `toolcrib lock`".to_owned(),
             )
         })
     }

@@ -267,7 +267,7 @@ fn the_configuration_file_is_found() {
     assert!(error.help().unwrap().contains("TOOLCRIB_CONFIG"));
     let outside = find("plain/a", &home).unwrap_err().to_string();
     assert!(
-        outside.contains("plain/a, not above it, since this folder is in no git repository, then for "),
+        outside.contains("plain/a, not above it, since this folder is not in a git repository, then for "),
         "{outside}"
     );
     write("servers.toml", "outside");

@@ -88,7 +88,7 @@ const FAMILIES: &[Family] = &[
         "toolcrib_process_cpu_seconds_total",
         Kind::Counter,
         &["server"],
-        "CPU time of the processes of a server; begins anew with a restart.",
+        "CPU time of the processes of a server; starts at zero with each restart.",
     ),
     (
         "toolcrib_process_resident_memory_bytes",

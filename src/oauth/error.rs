@@ -62,7 +62,7 @@ impl OauthError {
                 "try again later; check the network and proxies".to_owned()
             }
             None => format!(
-                "check `oauth` of the server, and what its operator says of it; `toolcrib logout {server}` begins anew"
+                "check `oauth` of the server, and what its operator says of it; `toolcrib logout {server}` forgets the login"
             ),
         }
     }

@@ -380,7 +380,7 @@ fn discover(env: &Env) -> Result<PathBuf> {
         looked = format!("{looked} and above it up to {}", top.display());
     }
     if root.is_none() {
-        looked = format!("{looked}, not above it, since this folder is in no git repository");
+        looked = format!("{looked}, not above it, since this folder is not in a git repository");
     }
     if let Some(user) = user {
         looked = format!("{looked}, then for {}", user.display());

@@ -76,7 +76,7 @@ pub(super) struct Proof {
     path: PathBuf,
     /// `None`: there was none.
     stamp: Option<Stamp>,
-    /// The hash of its words, if runners write it anew.
+    /// The hash of its words, if runners write it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     words: Option<String>,
 }

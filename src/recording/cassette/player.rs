@@ -221,7 +221,7 @@ impl CassettePlayer {
     }
 
     fn error(&self, what: &str) -> Error {
-        let help = "replay it with the tasks, the configuration and the toolcrib that it was recorded with, or record it anew";
+        let help = "replay it with the tasks, the configuration and the toolcrib that it was recorded with, or record it again";
         Error::input(format!("the recording of {} differs: {what}", self.0.name), Some(help.to_owned()))
     }
 
@@ -308,15 +308,15 @@ fn broken(name: &str, number: usize, text: &[u8]) -> Error {
             format!("{name}:{number}: cut off in the middle of an entry: the recording was interrupted");
         let help = match number {
             1 => RECORD.to_owned(),
-            _ => format!("record it anew, or remove line {number} to replay what was recorded before it"),
+            _ => format!("record it again, or remove line {number} to replay what was recorded before it"),
         };
         return Error::input(what, Some(help));
     }
     let what = format!("{name}:{number}: not an entry of a cassette of version {VERSION}");
-    Error::input(what, Some("it was changed since it was recorded: record it anew".to_owned()))
+    Error::input(what, Some("it was changed since it was recorded: record it again".to_owned()))
 }
 
-const RECORD: &str = "record it anew: toolcrib run TASKS --record=FILE";
+const RECORD: &str = "record it again: toolcrib run TASKS --record=FILE";
 
 fn read_head(name: &str, text: &[u8]) -> Result<Head> {
     let read = serde_json::from_slice::<Value>(text);
@@ -360,6 +360,6 @@ mod tests {
             error.to_string().contains("tape.jsonl:2: the line is longer than 67108864 bytes"),
             "{error}"
         );
-        assert!(error.help().is_some_and(|help| help.contains("record it anew")));
+        assert!(error.help().is_some_and(|help| help.contains("record it again")));
     }
 }
