@@ -10,7 +10,11 @@ const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", 
 const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
 
 /// Words of other programs, and the command that is meant.
-const OTHERS: [(&[&str], &str); 11] = [
+const OTHERS: [(&[&str], &str); 12] = [
+    (
+        &["resume", "continue", "retry", "rerun"],
+        "run the command that began a run again: it continues it (`toolcrib runs show RUN` has the command)",
+    ),
     (&["validate", "verify", "test", "lint"], "`toolcrib check` starts every server and says what fails"),
     (&["inspect", "describe", "info", "show"], "`toolcrib tools --schema` shows tools with their arguments"),
     (
