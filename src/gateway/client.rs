@@ -236,7 +236,7 @@ impl Client {
         }
         match (&*request.method, self.introduction.get()) {
             (_, Some(known)) => Ok(known.clone()),
-            ("initialize", None) => self.introduced(&request.params),
+            ("initialize", None) => Ok(self.introduced(&request.params)),
             ("ping", None) => Ok(Arc::new(Introduction::unknown())),
             ("server/discover", None) => {
                 let why = format!("`_meta` must have `{}`", meta_key::VERSION);
@@ -246,7 +246,7 @@ impl Client {
         }
     }
 
-    fn introduced(&self, params: &RawObject) -> Result<Arc<Introduction>, ErrorData> {
+    fn introduced(&self, params: &RawObject) -> Arc<Introduction> {
         // One that is missing, or that nobody knows, has the newest for an answer.
         let asked = params.read::<String>("protocolVersion").unwrap_or_default();
         let known = LEGACY_VERSIONS.iter().find(|known| **known == asked.trim());
@@ -254,7 +254,7 @@ impl Client {
         let object = |name| params.read::<Value>(name).filter(Value::is_object).unwrap_or_else(|| json!({}));
         let introduction =
             Introduction::new(Era::Legacy, version, object("clientInfo"), object("capabilities"));
-        Ok(self.introduction.get_or_init(|| Arc::new(introduction)).clone())
+        self.introduction.get_or_init(|| Arc::new(introduction)).clone()
     }
 
     /// Takes note of the name of somebody who speaks as this client.
