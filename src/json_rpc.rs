@@ -52,6 +52,14 @@ impl RawObject {
         self.set(name, raw(value));
     }
 
+    /// As [`RawObject::set`], of a JSON text. What is no JSON is not set.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn set_text(&mut self, name: &str, json: String) {
+        if let Ok(raw) = RawValue::from_string(json) {
+            self.set(name, raw);
+        }
+    }
+
     /// Sets those members that are not there yet.
     pub(crate) fn fill(&mut self, others: &Self) {
         for (name, value) in &others.0 {

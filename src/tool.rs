@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use self::exact::ExactNumbers;
+pub(crate) use self::exact::{kept, written};
 
 /// The same text for the same value, with its keys in any order.
 pub(crate) fn canonical(mut value: Value) -> String {
@@ -311,12 +312,15 @@ pub struct ToolResult {
     /// The numbers of the structured result that its value cannot hold.
     #[serde(default, skip_serializing_if = "ExactNumbers::is_empty")]
     pub exact_numbers: ExactNumbers,
+    /// The numbers of the content blocks that their values cannot hold.
+    #[serde(default, skip_serializing_if = "ExactNumbers::is_empty")]
+    pub content_numbers: ExactNumbers,
 }
 
 impl ToolResult {
     /// A result from its three parts.
     pub fn new(content: Vec<Value>, structured_content: Option<Value>, is_error: bool) -> Self {
-        Self { content, structured_content, is_error, exact_numbers: ExactNumbers::default() }
+        Self { content, structured_content, is_error, ..Self::default() }
     }
 
     /// The structured result as JSON, with each number as the tool wrote it.
@@ -343,7 +347,9 @@ impl ToolResult {
         if self.content.is_empty() {
             return self.structured_json().unwrap_or_default();
         }
-        let blocks: Vec<String> = self.content.iter().map(block_text).collect();
+        let exact = |index: usize| self.content_numbers.within(&index.to_string());
+        let text = |(index, block)| block_text(block, || exact(index));
+        let blocks: Vec<String> = self.content.iter().enumerate().map(text).collect();
         blocks.join("\n")
     }
 }
@@ -357,7 +363,8 @@ pub(crate) fn takes_objects(schema: &Map<String, Value>) -> bool {
     }
 }
 
-fn block_text(block: &Value) -> String {
+/// The text of a block; one of an unknown type as JSON with its `exact` numbers.
+fn block_text(block: &Value, exact: impl FnOnce() -> ExactNumbers) -> String {
     let field = |name: &str| block.get(name).and_then(Value::as_str);
     match field("type") {
         Some("text") => field("text").unwrap_or_default().to_owned(),
@@ -374,7 +381,7 @@ fn block_text(block: &Value) -> String {
             field("mimeType").unwrap_or("of unknown type"),
             field("data").map_or(0, str::len)
         ),
-        _ => block.to_string(),
+        _ => exact().written(block),
     }
 }
 

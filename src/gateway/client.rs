@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     cancel::CancellationToken,
-    json_rpc::{self, RawObject},
+    json_rpc::{self, RawObject, whole_number},
     manager::{Borrower, Loan, Toolbox},
     session::{ClientAnswer, ClientIdentity, ClientSide, Era},
 };
@@ -236,7 +236,7 @@ impl Client {
         }
         match (&*request.method, self.introduction.get()) {
             (_, Some(known)) => Ok(known.clone()),
-            ("initialize", None) => self.introduced(&request.params),
+            ("initialize", None) => Ok(self.introduced(&request.params)),
             ("ping", None) => Ok(Arc::new(Introduction::unknown())),
             ("server/discover", None) => {
                 let why = format!("`_meta` must have `{}`", meta_key::VERSION);
@@ -246,16 +246,15 @@ impl Client {
         }
     }
 
-    fn introduced(&self, params: &RawObject) -> Result<Arc<Introduction>, ErrorData> {
-        let Some(asked) = params.read::<String>("protocolVersion") else {
-            return Err(ErrorData::invalid_params("`protocolVersion` is missing", None));
-        };
-        let known = LEGACY_VERSIONS.iter().find(|known| **known == asked);
+    fn introduced(&self, params: &RawObject) -> Arc<Introduction> {
+        // One that is missing, or that nobody knows, has the newest for an answer.
+        let asked = params.read::<String>("protocolVersion").unwrap_or_default();
+        let known = LEGACY_VERSIONS.iter().find(|known| **known == asked.trim());
         let version = (*known.unwrap_or(&LEGACY_VERSIONS[0])).to_owned();
         let object = |name| params.read::<Value>(name).filter(Value::is_object).unwrap_or_else(|| json!({}));
         let introduction =
             Introduction::new(Era::Legacy, version, object("clientInfo"), object("capabilities"));
-        Ok(self.introduction.get_or_init(|| Arc::new(introduction)).clone())
+        self.introduction.get_or_init(|| Arc::new(introduction)).clone()
     }
 
     /// Takes note of the name of somebody who speaks as this client.
@@ -289,10 +288,8 @@ impl Client {
         let ClientNotification { method, params } = notification;
         match &**method {
             "notifications/cancelled" => {
-                if let Some(id) = params.get("requestId")
-                    && let Some(cancelled) = lock(&self.under_way).get(id.get())
-                {
-                    cancelled.cancel();
+                if let Some(id) = params.get("requestId") {
+                    self.cancel(id.get());
                 }
             }
             "notifications/progress" => {
@@ -308,6 +305,16 @@ impl Client {
             "notifications/roots/list_changed" => self.tell_own(method, params),
             _ if self.shown().tools.limits_calls() => {}
             _ => self.tell_own(method, params),
+        }
+    }
+
+    /// Cancels the request with this id, or with the one that is the same number: some write `"5"` for 5.
+    fn cancel(&self, id: &str) {
+        let under_way = lock(&self.under_way);
+        let number = whole_number(id);
+        let same = || under_way.iter().find(|(known, _)| number.is_some() && whole_number(known) == number);
+        if let Some(cancelled) = under_way.get(id).or_else(|| same().map(|(_, cancelled)| cancelled)) {
+            cancelled.cancel();
         }
     }
 

@@ -274,7 +274,7 @@ impl HttpState {
         let below = |root: &str| {
             path.strip_prefix(root).and_then(|rest| match rest {
                 "" => Some(""),
-                rest => rest.strip_prefix('/'),
+                rest => rest.strip_prefix('/').map(|rest| rest.trim_end_matches('/')),
             })
         };
         let (server, is_sse) = match (below("/mcp"), below("/sse")) {

@@ -9,6 +9,7 @@ use super::ToolAccess;
 use crate::{
     json_rpc::{self, Envelope, RawObject, is_usable_id},
     session::ClientAnswer,
+    tool,
 };
 
 /// Messages in one batch, as clients of 2025-03-26 may send.
@@ -58,6 +59,8 @@ impl ClientMessage {
     /// # Errors
     /// What is wrong with it, as the client is to hear it.
     pub(crate) fn parse(text: &[u8]) -> Result<Vec<Result<Self, Unreadable>>, Unreadable> {
+        // Some clients on Windows begin with a byte order mark.
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let unreadable = |code, why: String| Unreadable { id: None, error: ErrorData::new(code, why, None) };
         // It may quote a part of the text.
         let said = |error: &serde_json::Error| error.to_string().chars().take(MAX_TOLD).collect::<String>();
@@ -102,6 +105,10 @@ impl ClientMessage {
                 };
                 let method = method.into_owned();
                 let Some(id) = id else {
+                    if is_request(&method) {
+                        let why = format!("`{method}` is a request: it must have an `id` that is not null");
+                        return fail(ErrorCode::INVALID_REQUEST, &why);
+                    }
                     return Ok(Self::Notification(ClientNotification { method, params }));
                 };
                 let Ok(meta) = RawObject::parse(params.take("_meta").as_deref()) else {
@@ -123,6 +130,13 @@ impl ClientMessage {
     }
 }
 
+/// Whether the protocol has a request of this name: without an id its answer would never come.
+fn is_request(method: &str) -> bool {
+    const GROUPS: [&str; 5] = ["tools", "prompts", "resources", "completion", "server"];
+    let group = method.split_once('/').map_or("", |(group, _)| group);
+    matches!(method, "initialize" | "ping" | "logging/setLevel") || GROUPS.contains(&group)
+}
+
 /// The answer to a request, as a message.
 pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
     match answer {
@@ -134,7 +148,11 @@ pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
 /// An error, as a message: of a request, or of a text that is none.
 pub(crate) fn error_answer(id: Option<&RawValue>, error: &ErrorData) -> String {
     let id = id.map_or("null", RawValue::get);
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{}}}", json_rpc::raw(error))
+    let message = json_rpc::raw(&error.message);
+    let data =
+        error.data.as_ref().map_or_else(String::new, |data| format!(",\"data\":{}", tool::written(data)));
+    let error = format!("{{\"code\":{},\"message\":{message}{data}}}", error.code.0);
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}")
 }
 
 /// A request to a client, as a message.

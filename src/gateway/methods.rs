@@ -20,7 +20,7 @@ use crate::{
     json_rpc::{self, RawObject},
     manager::Toolbox,
     session::{ClientAnswer, Era},
-    tool::ServerName,
+    tool::{ExactNumbers, ServerName},
 };
 
 /// Methods of the old era that the new one does not have.
@@ -141,7 +141,7 @@ impl RequestContext<'_> {
                 Err(problem) => return Ok(self.to_model(tool_error(problem))),
             };
         }
-        let Ok(mut arguments) = arguments(&params) else {
+        let Ok(mut arguments) = arguments(&mut params) else {
             return Err(ErrorData::invalid_params("`arguments` must be an object", None));
         };
         if searches && !by_name {
@@ -168,7 +168,8 @@ impl RequestContext<'_> {
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
             && let Some(fitting) = entry.made_to_fit(&arguments)
         {
-            params.write("arguments", &fitting);
+            let exact = params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
+            params.set_text("arguments", exact.written(&fitting));
             (arguments, checked) = (fitting, Ok(()));
         }
         if let Err(error) = &checked {
@@ -280,10 +281,19 @@ pub(super) fn list_of(member: &str, items: &impl serde::Serialize) -> Box<RawVal
     result.into_raw()
 }
 
-/// The arguments of a call. Missing ones are none.
-fn arguments(params: &RawObject) -> serde_json::Result<Map<String, Value>> {
-    match params.get("arguments").map(RawValue::get) {
-        None | Some("null") => Ok(Map::new()),
-        Some(text) => serde_json::from_str(text),
+/// The arguments of a call, which are then in `params` as an object, or not there. Some clients write nothing as `null`, as an
+/// empty text or list, and the object as a text.
+fn arguments(params: &mut RawObject) -> serde_json::Result<Map<String, Value>> {
+    let Some(raw) = params.get("arguments").map(|raw| raw.get().to_owned()) else { return Ok(Map::new()) };
+    if raw.starts_with('{') {
+        return serde_json::from_str(&raw);
     }
+    let text = serde_json::from_str::<String>(&raw).unwrap_or_else(|_| raw.clone());
+    if matches!(text.trim(), "" | "null" | "[]") {
+        params.take("arguments");
+        return Ok(Map::new());
+    }
+    let arguments = serde_json::from_str(&text)?;
+    params.set_text("arguments", text);
+    Ok(arguments)
 }

@@ -94,11 +94,16 @@ async fn listen(
 ) {
     let mut params = RawObject::default();
     params.write("notifications", &json!({"resourceSubscriptions": uris}));
+    let mut is_told = false;
     loop {
         let ended = send(&session, "subscriptions/listen", &params, Some(LISTEN_LIMIT), number).await;
         if let Err(error) = ended {
             let is_final = error.code != ErrorCode::INTERNAL_ERROR;
-            tracing::debug!(server = %session.name(), error = %error.message, "resources are not watched");
+            // It is asked again and again; that it does not do it is told once.
+            if !std::mem::replace(&mut is_told, true) {
+                let (server, error) = (session.name(), &error.message);
+                tracing::warn!(%server, %error, "does not tell of changes of resources that clients watch");
+            }
             standing.send_if_modified(|standing| {
                 let is_open = matches!(standing, Standing::Asked) || is_final;
                 if is_open {

@@ -269,10 +269,10 @@ impl Session {
             Ok(CallReply::Refused(error)) => Err(match why_unusable(&error) {
                 Some(why) => CallFailure::Final(self.unusable(tool, why, health).await),
                 None if error.code == RpcErrorCode::HEADER_MISMATCH => {
-                    let refused = self.refusal(tool, i64::from(error.code.0), &error.message);
+                    let refused = self.refusal(tool, i64::from(error.code.0), &words::of_error(&error));
                     CallFailure::HeaderMismatch(Box::new(Err(refused)))
                 }
-                None => self.refused(tool, i64::from(error.code.0), &error.message),
+                None => self.refused(tool, i64::from(error.code.0), &words::of_error(&error)),
             }),
             Ok(CallReply::NeedsInput) => {
                 Err(self.refused(tool, 0, "it asks for input that only an interactive client can give"))
@@ -325,7 +325,7 @@ impl Session {
     }
 
     fn refusal(&self, tool: &str, rpc_code: i64, message: &str) -> Error {
-        let message = words::brief(message);
+        let message = message.to_owned();
         Error::CallRefused { server: self.name().clone(), tool: tool.to_owned(), rpc_code, message }
     }
 

@@ -229,7 +229,7 @@ fn message(change: &Change) {
     let line = Writer::written(&answer, change);
     let is_known = matches!(
         decode::undecoded(line.as_bytes()),
-        Decoded::Answer(..) | Decoded::Stray | Decoded::Junk(_) | Decoded::Unnamed(_)
+        Decoded::Answer(..) | Decoded::Stray | Decoded::Junk(_) | Decoded::Unnamed(_) | Decoded::Several(_)
     );
     assert!(is_known, "{line}");
     let _ = decode::short(line.as_bytes());

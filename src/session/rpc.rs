@@ -4,5 +4,6 @@ pub(super) mod decode;
 pub(super) mod error_object;
 pub(super) mod fast_path;
 pub(super) mod json_string;
+pub(super) mod mend;
 pub(super) mod requests;
 pub(super) mod write;

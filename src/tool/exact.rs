@@ -42,6 +42,17 @@ impl ExactNumbers {
         self.0.extend(of_value.0.into_iter().map(|(pointer, number)| (format!("/{key}{pointer}"), number)));
     }
 
+    /// The numbers of the member `key`, of an object or a list.
+    pub(crate) fn within(&self, key: &str) -> Self {
+        let beginning = format!("/{}", escaped(key));
+        let inside = self.0.iter().filter_map(|(pointer, number)| {
+            let rest =
+                pointer.strip_prefix(&beginning).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+            Some((rest.to_owned(), number.clone()))
+        });
+        Self(inside.collect())
+    }
+
     /// Adds the numbers in the texts that an argument was given as: one, or the entries of a list.
     pub fn add_texts(&mut self, key: &str, value: &Value, texts: &[&str]) {
         match (value, texts) {
@@ -138,6 +149,31 @@ impl ExactNumbers {
             }
             _ => {}
         }
+    }
+}
+
+/// The name of the only member of an object that stands for a value as it was written.
+const WRITTEN: &str = "\0toolcrib::written";
+
+/// A value that goes through types of others, which hold a [`Value`]: one with numbers that it cannot hold goes as its text.
+pub(crate) fn kept(json: &RawValue) -> Value {
+    let text = json.get();
+    match serde_json::from_str(text) {
+        Ok(value) if ExactNumbers::of(text).is_empty() => value,
+        Ok(_) => Value::Object([(WRITTEN.to_owned(), Value::from(text))].into_iter().collect()),
+        // It is nested too deep, say.
+        Err(_) => Value::from(text),
+    }
+}
+
+/// The JSON text of a value that [`kept`] may have made.
+pub(crate) fn written(value: &Value) -> String {
+    let kept =
+        value.as_object().filter(|object| object.len() == 1).and_then(|object| object.get(WRITTEN)?.as_str());
+    // Others could write such an object.
+    match kept.filter(|text| serde_json::from_str::<&RawValue>(text).is_ok()) {
+        Some(text) => text.to_owned(),
+        None => value.to_string(),
     }
 }
 

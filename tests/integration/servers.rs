@@ -6,6 +6,7 @@ mod fetch;
 #[cfg(target_os = "linux")]
 mod forks;
 mod http;
+mod lines;
 pub(crate) mod oauth;
 mod public_servers;
 pub(crate) mod remote;

@@ -18,6 +18,7 @@ use toolcrib::{
 use crate::cli::{
     context::{Context, Locked},
     daemon::args::DaemonArgs,
+    servers::tools::told_oddities,
     terminal::{
         pending::Pending,
         server_events,
@@ -140,7 +141,8 @@ impl Call {
             Some(_) => catalog.find_path(&self.tool),
             None => catalog.find_unqualified(&self.tool).inspect_err(|_| unknown_tools(context.ui, manager)),
         };
-        let entry = found?;
+        // What was left out of a list is the likeliest reason.
+        let entry = found.inspect_err(|_| why_not_found(context.ui, manager))?;
         let (mut arguments, mut exact) = (Map::new(), ExactNumbers::default());
         for (key, argument) in typed {
             let value = match argument {
@@ -279,6 +281,16 @@ struct Answer<'a> {
     took: Duration,
 }
 
+/// Says what keeps servers from having the tool that was asked for.
+fn why_not_found(ui: &Ui, manager: &toolcrib::Manager) {
+    told_oddities(ui, manager);
+    for row in &manager.report().servers {
+        if row.outcome.as_ref().is_ok_and(|ready| ready.tools == 0 && ready.parked.is_none()) {
+            ui.warn(format!("{} has no tools: it lists none, or declares no capability `tools`", row.name));
+        }
+    }
+}
+
 impl Answer<'_> {
     fn show(&self, ui: &Ui) -> ExitCode {
         let Self { server, tool, result, took } = self;
@@ -288,6 +300,7 @@ impl Answer<'_> {
                 "structured_content": result.structured_content, "ms": millis(*took)});
             let mut numbers = ExactNumbers::default();
             numbers.add("structured_content", result.exact_numbers.clone());
+            numbers.add("content", result.content_numbers.clone());
             Ui::json(numbers.written(&document));
         } else {
             if result.is_error {

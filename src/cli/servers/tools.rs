@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use toolcrib::{
+    Manager,
     cli_support::cut,
     config::Lifecycle,
     daemon::{ServerTools, ToolRow},
@@ -18,6 +19,7 @@ use crate::cli::{
     terminal::{
         output,
         pending::Pending,
+        server_events,
         ui::{Ui, age, counted},
     },
 };
@@ -81,6 +83,7 @@ impl Tools {
         let manager = pending.beside(ui, context.start(&config, pending.observing(|_| {}))).await?;
         let rows = ServerTools::of(&manager);
         let code = self.show(ui, rows);
+        told_oddities(ui, &manager);
         let refused = manager.report().refused_by_lock().cloned();
         context.stop(manager).await?;
         Ok(Context::exit_after(code, refused.as_deref()))
@@ -132,6 +135,15 @@ impl Tools {
             line.push_str(&schema.replace('\n', "\n    "));
         }
         line
+    }
+}
+
+/// Says what is odd about the lists of the servers, and what was left out of them.
+pub(super) fn told_oddities(ui: &Ui, manager: &Manager) {
+    for row in &manager.report().servers {
+        if let Ok(ready) = &row.outcome {
+            server_events::oddities(ui, &row.name, &ready.oddities);
+        }
     }
 }
 

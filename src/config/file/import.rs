@@ -35,6 +35,7 @@ mod tables;
 mod timeout;
 mod translate;
 mod variables;
+mod windows;
 mod write;
 mod yaml;
 
@@ -136,7 +137,10 @@ pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
 /// Reads a foreign file; the format follows from its name and content. `current` is the folder of the user.
 pub(super) fn read(origin: &SourceLocation, current: &Path, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));
-    let text = bounded::read_text(file, MAX_FILE)
+    let text = bounded::read(file, MAX_FILE)
+        .and_then(|bytes| {
+            decoded(bytes).map_err(|why| std::io::Error::new(std::io::ErrorKind::InvalidData, why))
+        })
         .map_err(|error| Error::io(format!("cannot read the imported file {}", file.display()), error))?;
     let before = notes.len();
     let (is_toml, root) = match file.extension().and_then(OsStr::to_str) {
@@ -161,6 +165,17 @@ pub(super) fn read(origin: &SourceLocation, current: &Path, notes: &mut Vec<Stri
         notes.push(format!("{}: no servers found in {tables}", origin.name()));
     }
     Ok(servers)
+}
+
+/// The text of a file: UTF-8, or UTF-16 with its mark, as some editors of Windows write it.
+fn decoded(bytes: Vec<u8>) -> Result<String, String> {
+    let read: fn([u8; 2]) -> u16 = match &bytes[..] {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ => return String::from_utf8(bytes).map_err(|error| format!("it is not text: {error}")),
+    };
+    let units = bytes[2..].chunks_exact(2).map(|pair| read([pair[0], pair[1]]));
+    char::decode_utf16(units).collect::<Result<_, _>>().map_err(|error| format!("it is not UTF-16: {error}"))
 }
 
 /// The servers of a file, translated.

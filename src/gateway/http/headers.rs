@@ -33,6 +33,12 @@ pub(super) fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
+/// The revision that a request says it speaks. `None`: it says none, or an empty one.
+pub(super) fn version(headers: &HeaderMap) -> Option<&str> {
+    let version = headers.get(VERSION).map(|version| version.to_str().unwrap_or("?").trim());
+    version.filter(|version| !version.is_empty())
+}
+
 /// The forms of an answer that a client takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accepted {

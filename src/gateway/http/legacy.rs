@@ -21,7 +21,7 @@ use crate::{
     cancel::CancellationToken,
     gateway::{
         client::{Handled, lock},
-        hello::LEGACY_VERSIONS,
+        hello::{LEGACY_VERSIONS, MODERN_VERSION},
         message::{ClientMessage, ClientRequest},
         outlet::OutletReader,
     },
@@ -133,11 +133,10 @@ impl HttpState {
         caller: &Caller,
         only: Option<&ServerName>,
     ) -> Result<(Arc<HttpSession>, InUse), Answer> {
-        if let Some(version) = headers.get(headers::VERSION) {
-            let version = version.to_str().unwrap_or_default();
-            if !LEGACY_VERSIONS.contains(&version) {
-                return Err(refusal_of(StatusCode::BAD_REQUEST, &unsupported_version(version)));
-            }
+        if let Some(version) = headers::version(headers).filter(|version| *version != MODERN_VERSION)
+            && !LEGACY_VERSIONS.contains(&version)
+        {
+            return Err(refusal_of(StatusCode::BAD_REQUEST, &unsupported_version(version)));
         }
         let Some(id) = headers.get(headers::SESSION) else {
             let why = "`Mcp-Session-Id` is missing: `initialize` comes first, and its answer has it";

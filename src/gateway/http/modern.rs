@@ -32,10 +32,16 @@ const MAX_PART: usize = 1 << 16;
 
 /// Whether a message is one of the new era, or of one that nobody knows.
 pub(super) fn is_modern(headers: &HeaderMap, message: &ClientMessage) -> bool {
-    let header = headers.get(headers::VERSION).map(|version| version.to_str().unwrap_or_default());
     let says = |request: &ClientRequest| request.meta.get(meta_key::VERSION).is_some();
-    header.is_some_and(|version| !LEGACY_VERSIONS.contains(&version))
-        || matches!(message, ClientMessage::Request(request) if says(request))
+    if matches!(message, ClientMessage::Request(request) if says(request)) {
+        return true;
+    }
+    match headers::version(headers) {
+        // The new era has no sessions: some clients go on to name the revision that they asked for in vain.
+        Some(MODERN_VERSION) => !headers.contains_key(headers::SESSION),
+        Some(version) => !LEGACY_VERSIONS.contains(&version),
+        None => false,
+    }
 }
 
 impl HttpState {

@@ -52,6 +52,12 @@ impl ToolListCheck {
         self.secrets.hide(&format!("{cause:?}"))
     }
 
+    /// Tells that changes of the lists are not told of, and why.
+    pub(super) fn unwatched(&self, why: &str) {
+        let why = self.secrets.hide(why);
+        tracing::warn!(server = %self.server, why, "does not tell of changes of its lists: they will not be noticed");
+    }
+
     /// Takes a list in. Of two tools with one name the first counts: a call goes by the name, and the server decides
     /// which of them runs. `oddities` were found when it was read.
     ///

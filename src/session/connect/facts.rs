@@ -117,7 +117,14 @@ pub(super) fn chosen_version(
     let text: String = serde_json::from_str(raw.get()).map_err(|_| excerpt(raw.get()))?;
     // Both sides must know the revision.
     let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == text.trim());
-    known.filter(|known| known.has_initialize()).cloned().ok_or_else(|| excerpt(&text))
+    // It answers `initialize`, which that revision does not have.
+    if let Some(known) = known.filter(|known| !known.has_initialize()) {
+        oddities.push(format!(
+            "`initialize` gave the revision {known}, which has no `initialize`: {asked} is assumed"
+        ));
+        return Ok(asked);
+    }
+    known.cloned().ok_or_else(|| excerpt(&text))
 }
 
 /// The revisions that an answer to `server/discover` has, as far as they are texts.
@@ -197,9 +204,8 @@ mod tests {
         };
         assert_eq!(chosen("\"2024-11-05\""), (Ok("2024-11-05".to_owned()), 0));
         assert_eq!(chosen("null"), (Ok("2025-11-25".to_owned()), 1));
-        for (raw, shown) in
-            [("1.0", "1.0"), ("\"9999-01-01\"", "9999-01-01"), ("\"2026-07-28\"", "2026-07-28")]
-        {
+        assert_eq!(chosen("\"2026-07-28\""), (Ok("2025-11-25".to_owned()), 1), "it answers `initialize`");
+        for (raw, shown) in [("1.0", "1.0"), ("\"9999-01-01\"", "9999-01-01")] {
             assert_eq!(chosen(raw), (Err(shown.to_owned()), 0));
         }
         assert_eq!(supported_versions(&hello(r#"{"supportedVersions":["a",1,null]}"#)), ["a"]);

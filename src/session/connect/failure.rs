@@ -149,7 +149,12 @@ impl Failure {
         if health.has_junk() && failure.code != ErrorCode::ServerExited {
             failure.code = ErrorCode::StdoutGarbage;
             // It explains the rest.
-            failure.help = None;
+            failure.help = Some(health.junk_help().to_owned());
+        }
+        if let Some(unfinished) = health.unfinished().filter(|_| failure.is_timeout() || health.has_junk()) {
+            failure.causes.push(unfinished);
+            let help = "each message ends with a line feed: the output of the server is not flushed, or has another end";
+            failure.help = Some(help.to_owned()).filter(|_| !health.has_junk()).or(failure.help);
         }
         let exceeded = exited.then(|| process.exceeded()).flatten();
         let raise = exceeded.as_deref().and_then(bound);
@@ -186,7 +191,11 @@ impl Failure {
     }
 
     fn protocol(phase: Phase, why: String) -> Self {
+        // It may be as it should, and say what it lacks.
+        let is_refusal = why.contains("refused");
+        let help = "the server says why: give it what it asks for, or look for a newer version of it";
         Self {
+            help: is_refusal.then(|| help.to_owned()),
             causes: vec![why],
             ..Self::new(phase, ErrorCode::ProtocolMismatch, "broke the protocol".to_owned())
         }
@@ -312,7 +321,8 @@ pub(in crate::session) async fn cause_of_lost_connection(
         lost.stderr_tail = health.last_words().await;
     }
     lost.causes.extend(health.oddities());
-    lost.help = lost.help.or_else(|| help(lost.code, &lost.stderr_tail, true, None));
+    let of_junk = || (lost.code == ErrorCode::StdoutGarbage).then(|| health.junk_help().to_owned());
+    lost.help = lost.help.or_else(of_junk).or_else(|| help(lost.code, &lost.stderr_tail, true, None));
     health.secrets().hide_failure(&mut lost);
     lost
 }
@@ -333,9 +343,6 @@ fn bound(exceeded: &str) -> Option<String> {
 
 /// What to do about it, by its kind and by what the last words usually mean. `said`: it has written something.
 fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerConfig>) -> Option<String> {
-    if code == ErrorCode::StdoutGarbage {
-        return Some("a server may write only MCP messages to stdout: make it log to stderr".to_owned());
-    }
     let known = match code {
         // It ran for a while: what it wrote before its last error is not about its end.
         ErrorCode::SessionLost => plain(stderr).and_then(|line| diagnose(&[line.to_owned()])?.help),

@@ -169,7 +169,7 @@ fn hello(answer: RpcAnswer) -> Result<RawObject, String> {
         RpcAnswer::Plain(_) => Err("its answer to `initialize` is the result of a tool".to_owned()),
         RpcAnswer::Refused(error) => Err(match decode::why_unusable(&error) {
             Some(why) => format!("its answer to `initialize` cannot be used: {why}"),
-            None => format!("it refused `initialize`: {} ({})", words::brief(&error.message), error.code.0),
+            None => format!("it refused `initialize`: {} ({})", words::of_error(&error), error.code.0),
         }),
     }
 }

@@ -18,7 +18,7 @@ use super::{
     failure::Cause,
     handshake::{Era, era_of},
 };
-use crate::session::{NEVER, rpc::requests::RpcAnswer, transport::Transport};
+use crate::session::{NEVER, result::words, rpc::requests::RpcAnswer, transport::Transport};
 use crate::{catalog::Listing, tool::Tool};
 
 /// Pages of a tool list before it counts as endless.
@@ -138,8 +138,8 @@ pub(super) async fn tools_of(
     }
 }
 
-/// All pages. The list ends before a page that cannot be had, and at a cursor that comes back. What is more than is bearable is
-/// an error and not an endless loop. `limit` is that of one page.
+/// All pages. The list ends before a page that cannot be had, at a cursor that comes back, and after a page that is one too many.
+/// What is more than is bearable otherwise is an error. `limit` is that of one page.
 async fn all_tools(transport: &Transport, facts: &ServerFacts, limit: Duration) -> Result<ReadList, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
     let (mut tools, mut oddities): (Vec<Tool>, Vec<String>) = Default::default();
@@ -186,7 +186,8 @@ async fn all_tools(transport: &Transport, facts: &ServerFacts, limit: Duration) 
             }
         }
     }
-    Err(broken(format!("has more than {MAX_PAGES} pages")))
+    oddities.push(format!("`tools/list` has more than {MAX_PAGES} pages: the list ends there"));
+    Ok(read_list(facts, tools, ttl, oddities))
 }
 
 /// Adds what was found, up to a limit.
@@ -224,7 +225,7 @@ pub(super) async fn follow(
     let relisting =
         read_when_changed((&changed, &list.wanted), move || Box::pin(relist(to, facts, list, list_check)));
     match era {
-        Era::Modern => tokio::join!(relisting, subscribe(&transport, facts)).0,
+        Era::Modern => tokio::join!(relisting, subscribe(&transport, facts, list_check)).0,
         Era::Legacy => relisting.await,
     }
 }
@@ -248,7 +249,7 @@ async fn read_when_changed<F: Future<Output = ()>>(
 
 /// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
 /// resources are for clients of the gateway.
-async fn subscribe(transport: &Transport, facts: &ServerFacts) {
+async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &ToolListCheck) {
     if facts.told_lists.is_empty() {
         return;
     }
@@ -256,18 +257,25 @@ async fn subscribe(transport: &Transport, facts: &ServerFacts) {
         facts.told_lists.iter().map(|list| ((*list).to_owned(), true.into())).collect();
     let wanted = Map::from_iter([("notifications".to_owned(), lists.into())]);
     let mut pause = RESUBSCRIBE;
+    let mut is_told = false;
     loop {
         let began = Instant::now();
         match Box::pin(transport.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(RpcAnswer::Refused(error)) => {
-                tracing::debug!(code = error.code.0, "changes of the tool list will not be noticed");
+                list_check.unwatched(&words::of_error(&error));
                 return;
             }
             // Over HTTP each request has a stream of its own, which may break off.
             _ if transport.is_closed() => return,
             Ok(_) => pause = RESUBSCRIBE,
             Err(_) if began.elapsed() > MAX_RESUBSCRIBE => pause = RESUBSCRIBE,
-            Err(_) => pause = (pause * 2).min(MAX_RESUBSCRIBE),
+            Err(_) => {
+                // Once is an accident.
+                if pause > RESUBSCRIBE && !std::mem::replace(&mut is_told, true) {
+                    list_check.unwatched("its subscription breaks off again and again");
+                }
+                pause = (pause * 2).min(MAX_RESUBSCRIBE);
+            }
         }
         tokio::time::sleep(pause).await;
     }

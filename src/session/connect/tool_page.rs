@@ -29,17 +29,25 @@ impl ToolPage {
     /// The page in the result of `tools/list`, whose first entry is number `first` of the whole list.
     ///
     /// # Errors
-    /// It is not an object.
+    /// It is neither an object nor a list.
     pub(in crate::session) fn read(result: &RawValue, first: usize) -> Result<Self, String> {
-        let members = RawObject::parse(Some(result))
-            .map_err(|_| format!("gave an answer that is not an object: {}", excerpt(result.get())))?;
         let mut page = Self::default();
-        for raw in page.entries_of(members.get("tools")) {
+        let members = match RawObject::parse(Some(result)) {
+            Ok(members) => members,
+            Err(_) if result.get().starts_with('[') => {
+                page.oddities.push("the result is a list: it counts as `tools`".to_owned());
+                let mut members = RawObject::default();
+                members.set("tools", result.to_owned());
+                members
+            }
+            Err(_) => return Err(format!("gave an answer that is not an object: {}", excerpt(result.get()))),
+        };
+        for (key, raw) in page.entries_of(members.get("tools")) {
             let path = format!("tools[{}]", first + page.entries);
             page.entries += 1;
             page.bytes += raw.get().len();
             page.values += weigh(raw.get().as_bytes());
-            page.add(raw, &path);
+            page.add(raw, key, &path);
         }
         // Anything else does not lead to another page.
         page.next_cursor = match members.get("nextCursor").map(RawValue::get) {
@@ -57,8 +65,9 @@ impl ToolPage {
         Ok(page)
     }
 
-    /// The entries of a list. Those of an object are in no order, but they are there: PHP writes a list with gaps so.
-    fn entries_of<'a>(&mut self, list: Option<&'a RawValue>) -> Vec<&'a RawValue> {
+    /// The entries of a list. Those of an object are there too: PHP writes a list with gaps so, others a table by names. The
+    /// name of an entry is given beside it.
+    fn entries_of<'a>(&mut self, list: Option<&'a RawValue>) -> Vec<(Option<String>, &'a RawValue)> {
         let raw = match list.map(RawValue::get) {
             None | Some("null") => {
                 self.oddities.push("`tools` is missing: the list counts as empty".to_owned());
@@ -67,11 +76,14 @@ impl ToolPage {
             Some(raw) => raw,
         };
         let of_object = || serde_json::from_str::<indexmap::IndexMap<String, &RawValue>>(raw);
-        if let Ok(list) = serde_json::from_str(raw) {
-            return list;
+        if let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(raw) {
+            return list.into_iter().map(|entry| (None, entry)).collect();
         }
         match of_object() {
-            Ok(entries) => entries.into_values().collect(),
+            Ok(entries) => {
+                let name = |key: String| Some(key).filter(|key| key.parse::<usize>().is_err());
+                entries.into_iter().map(|(key, entry)| (name(key), entry)).collect()
+            }
             Err(_) => {
                 self.oddities.push(format!("`tools` is not a list: {}", excerpt(raw)));
                 Vec::new()
@@ -79,9 +91,15 @@ impl ToolPage {
         }
     }
 
-    fn add(&mut self, raw: &RawValue, path: &str) {
+    /// `key`: its name, if it has none of its own.
+    fn add(&mut self, raw: &RawValue, key: Option<String>, path: &str) {
         let entry = match serde_json::from_str::<Map<String, Value>>(raw.get()) {
-            Ok(entry) => Ok(entry),
+            Ok(mut entry) => {
+                if let Some(key) = key.filter(|_| !entry.contains_key("name")) {
+                    entry.insert("name".to_owned(), key.into());
+                }
+                Ok(entry)
+            }
             Err(_) if !raw.get().starts_with('{') => Err("is not an object".to_owned()),
             Err(error) => shortened(raw).ok_or_else(|| format!("cannot be read: {error}")),
         };
@@ -158,6 +176,10 @@ mod tests {
     #[test]
     fn a_list_of_any_shape_is_read() {
         assert_eq!(names(&page(r#"{"tools":{"0":{"name":"a"},"2":{"name":"b"}}}"#)), ["a", "b"]);
+        let named = page(r#"{"tools":{"a":{"description":"x"},"x":{"name":"b"},"3":{}}}"#);
+        assert_eq!((names(&named), named.oddities.len()), (vec!["a", "b"], 1), "{:?}", named.oddities);
+        let bare = page(r#"[{"name":"a"}]"#);
+        assert_eq!((names(&bare), bare.oddities.len()), (vec!["a"], 1));
         for (raw, odd) in [
             ("{}", 1),
             ("[]", 1),

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rmcp::model::ErrorData;
+
 use crate::{
     config::Secrets,
     error::{ErrorCode, ServerError},
@@ -23,6 +25,9 @@ const FORGOTTEN_IN_A_SECOND: f64 = 10.0;
 const FORGOTTEN_FOR_AN_ANSWER: f64 = 5.0;
 /// Lines that are no messages and are kept to be shown.
 const SAMPLES: usize = 3;
+
+/// Characters that are kept of an error that names no request.
+const UNNAMED: usize = 300;
 
 /// How long the reason on stderr may lag behind what is wrong on stdout.
 const STDERR_LAG: Duration = Duration::from_millis(50);
@@ -49,6 +54,10 @@ struct StreamFaults {
     junk: StrayMessages,
     samples: Vec<String>,
     unasked: StrayMessages,
+    /// What was wrong with lines in which messages were found anyway.
+    mended: Vec<&'static str>,
+    /// The last error that named no request.
+    unnamed: Option<String>,
     /// What is odd about what it says of itself, and about its first list.
     said: Vec<String>,
     end: Option<StreamEnd>,
@@ -148,6 +157,25 @@ impl Health {
         bearable
     }
 
+    /// Records what was wrong with a line in which messages were found anyway. Each fault is told once.
+    pub(in crate::session) fn mended(&self, faults: &[&'static str]) {
+        for fault in faults {
+            let mut notes = self.notes();
+            if !notes.mended.contains(fault) {
+                tracing::warn!("it wrote {fault}");
+                notes.mended.push(fault);
+            }
+        }
+    }
+
+    /// Records an error that names no request: it may be why an answer does not come.
+    pub(in crate::session) fn unnamed(&self, error: &ErrorData) {
+        let words: String = error.message.chars().take(UNNAMED).collect();
+        let words = self.0.secrets.hide(&words);
+        tracing::warn!(code = error.code.0, words, "an error that names no request");
+        self.notes().unnamed = Some(format!("it sent an error that names no request: {words}"));
+    }
+
     /// Records what is odd about what the server says of itself, and about its first list.
     pub(in crate::session) fn said_oddly(&self, oddities: Vec<String>) {
         self.notes().said = oddities;
@@ -216,7 +244,30 @@ impl Health {
             1 => Some("it sent an answer without a request".to_owned()),
             count => Some(format!("it sent {count} answers without a request")),
         };
-        junk.into_iter().chain(unasked).collect()
+        let mended = notes.mended.iter().map(|fault| format!("it wrote {fault}"));
+        junk.into_iter().chain(unasked).chain(notes.unnamed.clone()).chain(mended).collect()
+    }
+
+    /// What to do about lines that are no messages, by what they look like.
+    pub(in crate::session) fn junk_help(&self) -> &'static str {
+        let notes = self.notes();
+        match notes.samples.first().map(|line| line.trim()) {
+            Some(line) if line.starts_with("Content-Length:") => {
+                "it frames its messages as language servers do (`Content-Length`): MCP has one message on a line"
+            }
+            Some(line) if line.starts_with('{') && line.contains("\"result\"") => {
+                "its answers name no request: each must have the `id` of the request"
+            }
+            Some("{" | "[") => "it writes a message over several lines: MCP has one message on a line",
+            _ => "a server may write only MCP messages to stdout: make it log to stderr",
+        }
+    }
+
+    /// The beginning of a message whose end did not come, in words that continue "it ...".
+    pub(in crate::session) fn unfinished(&self) -> Option<String> {
+        let (traffic, _) = self.0.pipes.as_ref()?;
+        let bytes = traffic.open_line();
+        (bytes > 0).then(|| format!("it wrote {bytes} bytes to stdout without the end of a line"))
     }
 
     /// What is odd about what it says of itself, and about its first list.

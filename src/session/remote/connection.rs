@@ -3,7 +3,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -12,10 +11,6 @@ use std::{
 };
 
 use hyper::{HeaderMap, body::Bytes, header::HeaderValue};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, SeqAccess, Visitor},
-};
 use serde_json::value::RawValue;
 use tokio::{
     runtime::Handle,
@@ -54,8 +49,6 @@ const ANSWER: usize = 256;
 const MAX_OUTBOX: usize = 1 << 20;
 /// How long the server may take to accept a notification or an answer.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(30);
-/// Messages in one batch.
-const MAX_BATCH: usize = 1000;
 
 /// How messages go to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,23 +221,22 @@ impl Connection {
         origin: Origin,
     ) -> Result<bool, RemoteFailure> {
         self.tap.received(&message);
-        if !message.trim_ascii_start().starts_with(b"[") {
-            return self.take_one(message, origin).await;
-        }
-        let parts: Vec<Vec<u8>> = match serde_json::from_slice::<Batch<'_>>(&message) {
-            Ok(Batch(parts)) => parts.iter().map(|part| part.get().as_bytes().to_owned()).collect(),
-            Err(_) => return self.take_one(message, origin).await,
-        };
-        drop(message);
         let mut answered = false;
-        for part in parts {
-            answered |= self.take_one(part, origin).await?;
+        let mut ahead = VecDeque::from([message]);
+        while let Some(message) = ahead.pop_front() {
+            match self.decoded(message).await? {
+                Decoded::Several(mended) => {
+                    self.health.mended(&mended.faults);
+                    ahead.extend(mended.messages);
+                }
+                decoded => answered |= self.take_one(decoded, origin)?,
+            }
         }
         Ok(answered)
     }
 
-    async fn take_one(self: &Arc<Self>, message: Vec<u8>, origin: Origin) -> Result<bool, RemoteFailure> {
-        match self.decoded(message).await? {
+    fn take_one(self: &Arc<Self>, decoded: Decoded, origin: Origin) -> Result<bool, RemoteFailure> {
+        match decoded {
             Decoded::Answer(id, answer) => match self.sink.answered(&self.requests, id, answer) {
                 AnswerKind::Expected => {
                     self.health.answered();
@@ -261,13 +253,13 @@ impl Connection {
                     let answer = Ok(RpcAnswer::Refused(error));
                     return Ok(self.requests.answer(id, answer) == AnswerKind::Expected);
                 }
-                None => tracing::debug!(?error, "an error without a request"),
+                None => self.health.unnamed(&error),
             },
             Decoded::Request(id, method, params) => self.asked(id, method, params, origin)?,
             Decoded::Notification(method, params) => {
                 self.sink.notified(&self.requests, &method, params.as_deref(), origin.exchange);
             }
-            Decoded::Blank => {}
+            Decoded::Blank | Decoded::Several(_) => {}
         }
         Ok(false)
     }
@@ -396,33 +388,5 @@ impl Connection {
         // Read to its end, which makes the connection free for the next request.
         let refused = StatusAnswer::read(&mut answer, 1).await.0;
         if answer.status.is_success() { Ok(()) } else { Err(RemoteFailure::Status(refused)) }
-    }
-}
-
-/// Messages in one text, as the revision 2025-03-26 has it.
-struct Batch<'a>(Vec<&'a RawValue>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Batch<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Messages;
-        impl<'de> Visitor<'de> for Messages {
-            type Value = Vec<&'de RawValue>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("messages")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let mut messages = Vec::new();
-                while let Some(message) = parts.next_element()? {
-                    if messages.len() == MAX_BATCH {
-                        return Err(A::Error::custom(format_args!("more than {MAX_BATCH} messages")));
-                    }
-                    messages.push(message);
-                }
-                Ok(messages)
-            }
-        }
-        deserializer.deserialize_seq(Messages).map(Self)
     }
 }

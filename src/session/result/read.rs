@@ -11,7 +11,11 @@ use crate::{
 };
 
 /// The members of a result that are not what the tool says.
-const ABOUT: [&str; 6] = ["_meta", "content", "isError", "resultType", "structuredContent", "toolResult"];
+const ABOUT: [&str; 7] =
+    ["_meta", "content", "isError", "is_error", "resultType", "structuredContent", "toolResult"];
+
+/// The members of a block of text that say no more than its text.
+const TEXT_MEMBERS: [&str; 4] = ["type", "text", "annotations", "_meta"];
 
 impl CallReply {
     /// Of a result as it was written.
@@ -23,7 +27,10 @@ impl CallReply {
     fn read(result: &RawValue, may_be_legacy: bool) -> Self {
         let Ok(members) = RawObject::parse(Some(result)) else {
             // Its blocks, or one of them, without the object around.
-            return Self::Result(ToolResult::new(blocks(result), None, false));
+            let (blocks, numbers) = blocks(result);
+            let mut result = ToolResult::new(blocks, None, false);
+            result.content_numbers = numbers;
+            return Self::Result(result);
         };
         match members.read::<String>("resultType").as_deref() {
             Some("input_required") => return Self::NeedsInput,
@@ -31,7 +38,8 @@ impl CallReply {
             _ => {}
         }
         let said = |name: &str| members.get(name).filter(|raw| raw.get() != "null");
-        let content = said("content");
+        // Some write `false` for nothing.
+        let content = said("content").filter(|raw| raw.get() != "false");
         let structured = members.get("structuredContent");
         let is_task = RawObject::parse(said("task")).is_ok_and(|task| task.get("taskId").is_some());
         if is_task && content.is_none() && structured.is_none() {
@@ -41,7 +49,7 @@ impl CallReply {
         if let (None, None, Some(legacy), true) = (content, structured, said("toolResult"), may_be_legacy) {
             return Self::read(legacy, false);
         }
-        let mut blocks = content.map(blocks).unwrap_or_default();
+        let (mut blocks, content_numbers) = content.map(blocks).unwrap_or_default();
         let mut exact_numbers = ExactNumbers::default();
         let structured = structured.and_then(|raw| match serde_json::from_str::<Value>(raw.get()) {
             Ok(value) => {
@@ -57,18 +65,38 @@ impl CallReply {
         if is_bare && members.names().any(|name| !ABOUT.contains(&name)) {
             blocks.push(text_block(result.get()));
         }
-        let is_error = said("isError").is_some_and(|raw| is_set(raw.get()));
+        let is_error = said("isError").or_else(|| said("is_error")).is_some_and(|raw| is_set(raw.get()));
         let mut result = ToolResult::new(blocks, structured, is_error);
-        result.exact_numbers = exact_numbers;
+        (result.exact_numbers, result.content_numbers) = (exact_numbers, content_numbers);
         Self::Result(result)
     }
 }
 
-/// The blocks of a list, or the one that stands in its place.
-fn blocks(raw: &RawValue) -> Vec<Value> {
-    match serde_json::from_str::<Vec<&RawValue>>(raw.get()) {
-        Ok(blocks) => blocks.into_iter().filter_map(block).collect(),
-        Err(_) => block(raw).into_iter().collect(),
+/// The blocks of a list, or the one that stands in its place, and the numbers that these values cannot hold.
+fn blocks(raw: &RawValue) -> (Vec<Value>, ExactNumbers) {
+    let (mut blocks, mut numbers) = (Vec::new(), ExactNumbers::default());
+    for raw in entries(raw) {
+        if let Some(block) = block(raw) {
+            // What is shown as text is so as it was written.
+            if block.get("type").is_none_or(|kind| kind != "text") {
+                numbers.add(&blocks.len().to_string(), ExactNumbers::of(raw.get()));
+            }
+            blocks.push(block);
+        }
+    }
+    (blocks, numbers)
+}
+
+/// The entries of a list, also of one with gaps, which PHP writes as an object.
+fn entries(raw: &RawValue) -> Vec<&RawValue> {
+    if let Ok(entries) = serde_json::from_str(raw.get()) {
+        return entries;
+    }
+    match serde_json::from_str::<indexmap::IndexMap<String, &RawValue>>(raw.get()) {
+        Ok(entries) if !entries.is_empty() && entries.keys().all(|key| key.parse::<usize>().is_ok()) => {
+            entries.into_values().collect()
+        }
+        _ => vec![raw],
     }
 }
 
@@ -76,9 +104,9 @@ fn blocks(raw: &RawValue) -> Vec<Value> {
 fn block(raw: &RawValue) -> Option<Value> {
     match raw.get() {
         "null" => None,
-        text if text.starts_with('"') => Some(json!({"type": "text", "text": json_string::decoded(text)})),
+        text if text.starts_with('"') => Some(text_block(&json_string::decoded(text))),
         text => Some(match serde_json::from_str(text) {
-            Ok(Value::Object(block)) => shaped(block, text),
+            Ok(Value::Object(block)) => shaped(block, raw),
             // It is nested too deep, or has half a character, say.
             Err(_) => unreadable(raw),
             Ok(_) => text_block(text),
@@ -86,27 +114,36 @@ fn block(raw: &RawValue) -> Option<Value> {
     }
 }
 
-/// A block that those can read who go by its type.
-fn shaped(mut block: Map<String, Value>, raw: &str) -> Value {
-    match block.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
-        Some("text") => {
+/// A block that those can read who go by its type. One without what its type is about is shown as it is written.
+fn shaped(mut block: Map<String, Value>, raw: &RawValue) -> Value {
+    let is_text = |value: Option<&Value>| value.is_some_and(Value::is_string);
+    let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let is_usable = match &*kind {
+        "text" | "" => {
             let text = match block.get("text") {
-                Some(Value::String(_)) => return Value::Object(block),
-                None | Some(Value::Null) => String::new(),
-                Some(other) => other.to_string(),
+                Some(Value::String(text)) => Some(text.clone()),
+                // A number or the like, as it is written.
+                Some(other) if !other.is_null() && !kind.is_empty() => {
+                    RawObject::parse(Some(raw)).ok().and_then(|raw| Some(raw.get("text")?.get().to_owned()))
+                }
+                _ => None,
             };
-            block.insert("text".to_owned(), text.into());
-            Value::Object(block)
-        }
-        Some(kind) if !kind.is_empty() => Value::Object(block),
-        _ => match block.get("text") {
-            Some(Value::String(_)) => {
+            let is_alone = !kind.is_empty() && block.keys().all(|name| TEXT_MEMBERS.contains(&name.as_str()));
+            if let Some(text) = text.or_else(|| is_alone.then(String::new)) {
                 block.insert("type".to_owned(), "text".into());
-                Value::Object(block)
+                block.insert("text".to_owned(), text.into());
+                return Value::Object(block);
             }
-            _ => text_block(raw),
-        },
-    }
+            false
+        }
+        "image" | "audio" => is_text(block.get("data")),
+        "resource_link" => is_text(block.get("uri")),
+        "resource" => {
+            block.get("resource").is_some_and(|it| is_text(it.get("uri")) || is_text(it.get("text")))
+        }
+        _ => true,
+    };
+    if is_usable { Value::Object(block) } else { text_block(raw.get()) }
 }
 
 /// The text of a block that cannot be decoded as a whole, or the block as it is written.
@@ -148,6 +185,29 @@ mod tests {
             (r#"{"content":"a"}"#, "a"),
             (r#"{"content":{"type":"text","text":"a"}}"#, "a"),
             (r#"{"content":["a","b",null,3,[4]]}"#, "a\nb\n3\n[4]"),
+            (r#"{"content":{"0":{"type":"text","text":"a"},"2":"b"}}"#, "a\nb"),
+            (r#"{"content":false,"structuredContent":{"v":1}}"#, r#"{"v":1}"#),
+            (r#"{"content":[{"type":"text","content":"a"}]}"#, r#"{"type":"text","content":"a"}"#),
+            (
+                r#"{"content":[{"type":"resource","uri":"a:b","text":"c"}]}"#,
+                r#"{"type":"resource","uri":"a:b","text":"c"}"#,
+            ),
+            (
+                r#"{"content":[{"type":"image","url":"https://a/b"}]}"#,
+                r#"{"type":"image","url":"https://a/b"}"#,
+            ),
+            (
+                r#"{"content":[{"type":"resource_link","name":"a"}]}"#,
+                r#"{"type":"resource_link","name":"a"}"#,
+            ),
+            (
+                r#"{"content":[{"type":"json","data":[1.10,12345678901234567890123]}]}"#,
+                r#"{"type":"json","data":[1.1,12345678901234567890123]}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":{"n":12345678901234567890123}}]}"#,
+                r#"{"n":12345678901234567890123}"#,
+            ),
             (r#"{"content":[{"type":"text","text":null},{"type":"text","text":5}]}"#, "\n5"),
             (r#"{"content":[{"text":"a"},{"spec":1},{"type":7,"text":"b"}]}"#, "a\n{\"spec\":1}\nb"),
             (r#"{"content":[{"type":"chart","spec":{"v":1}}]}"#, r#"{"type":"chart","spec":{"v":1}}"#),
@@ -178,6 +238,7 @@ mod tests {
             [("true", true), ("\"true\"", true), ("1", true), ("null", false), ("\"false\"", false)]
         {
             assert_eq!(read(&format!(r#"{{"content":[],"isError":{flag}}}"#)).is_error, set, "{flag}");
+            assert_eq!(read(&format!(r#"{{"content":[],"is_error":{flag}}}"#)).is_error, set, "{flag}");
         }
     }
 

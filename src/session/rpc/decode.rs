@@ -4,8 +4,9 @@ use rmcp::model::ErrorData;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    error_object::error_object,
+    error_object::{self, error_object},
     fast_path,
+    mend::{self, Mended},
     requests::{AnswerForm, RpcAnswer},
 };
 use crate::json_rpc::{Envelope, is_usable_id, whole_number};
@@ -31,6 +32,8 @@ pub(in crate::session) enum Decoded {
     Request(Box<RawValue>, String, Option<Box<RawValue>>),
     /// A notification: its method and its parameters.
     Notification(String, Option<Box<RawValue>>),
+    /// Messages that are to be decoded one by one.
+    Several(Mended),
     /// Not a message; the beginning of it.
     Junk(String),
     Blank,
@@ -70,14 +73,19 @@ fn usual(line: &[u8], truncator: &Truncator) -> Option<Decoded> {
 
 fn message(line: &[u8]) -> Decoded {
     let decoded = serde_json::from_slice(line).map_err(|error| error.to_string()).and_then(whole);
-    decoded.unwrap_or_else(|why| malformed(line, &why))
+    decoded.unwrap_or_else(|why| mended(line, &why))
+}
+
+/// What there is in a line that is no message, or the end of the call that it answers.
+fn mended(line: &[u8], why: &str) -> Decoded {
+    mend::messages(line).map_or_else(|| malformed(line, why), Decoded::Several)
 }
 
 /// The message that an envelope holds, or why it is none.
 fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
     let Envelope { jsonrpc, id, method, params, result, error } = envelope;
     // An answer to a request of ours is known by its id. What a server says on its own might be anything.
-    if jsonrpc != "2.0" && !(jsonrpc.is_empty() && method.is_none()) {
+    if jsonrpc != "2.0" && (method.is_some() || id.is_none()) {
         return Err("it is not JSON-RPC 2.0".to_owned());
     }
     let ours = |id: &RawValue| whole_number(id.get());
@@ -90,7 +98,7 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
         (Some(method), None, ..) => {
             Ok(Decoded::Notification(method.into_owned(), params.map(RawValue::to_owned)))
         }
-        (None, Some(id), Some(result), None) => {
+        (None, Some(id), Some(result), error) if error.is_none_or(error_object::is_none) => {
             Ok(ours(id)
                 .map_or(Decoded::Stray, |id| Decoded::Answer(id, RpcAnswer::Result(result.to_owned()))))
         }
@@ -163,7 +171,7 @@ pub(in crate::session) fn long(
     }
     let envelope = match serde_json::from_slice::<Envelope<'_>>(line) {
         Ok(envelope) => envelope,
-        Err(error) => return malformed(line, &error.to_string()),
+        Err(error) => return mended(line, &error.to_string()),
     };
     if let Envelope { id: Some(id), method: None, result: Some(result), .. } = envelope {
         let Some(request) = whole_number(id.get()) else { return Decoded::Stray };
@@ -390,6 +398,10 @@ mod tests {
                 let token = params.as_deref().and_then(progressing);
                 format!("{method} of {token:?}")
             }
+            Decoded::Several(Mended { messages, faults }) => {
+                let all: Vec<String> = messages.iter().map(|message| text(&short(message))).collect();
+                format!("{faults:?}: {}", all.join(", "))
+            }
             Decoded::Junk(text) => format!("junk {text}"),
             Decoded::Blank => "blank".to_owned(),
         }
@@ -413,7 +425,11 @@ mod tests {
         assert_eq!(whole(&other), "notifications/progress of Some(4)");
         let other = progress.replace("4}", "\"a\"}");
         assert_eq!(whole(&other), "notifications/progress of None", "not a token of ours");
-        assert!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#).contains("it is malformed"));
+        assert_eq!(whole(r#"{"jsonrpc":"1.0","id":4,"result":{}}"#), "4 is {}", "it answers our request");
+        assert!(whole(r#"{"jsonrpc":"1.0","id":4,"method":"ping"}"#).starts_with("junk"));
+        let batch = r#"[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":4,"result":{}}]"#;
+        assert_eq!(whole(batch), "[]: x of None, 4 is {}");
+        assert_eq!(whole(r#"{"id":4,"error":{"code":0,"message":""},"result":{}}"#), "4 is {}");
         assert!(whole(r#"{"id":4,"nothing":true}"#).contains("it is malformed"));
         let refused = whole(r#"{"jsonrpc":"2.0","id":4,"error":{"code":"x","message":"no"},"result":{}}"#);
         assert_eq!(refused, "4 is refused: no (code x)");
@@ -421,6 +437,8 @@ mod tests {
         assert!(whole(r#"{"result":{"id":3},"id":4"#).starts_with("4 is"), "not that of something inside");
         assert!(whole(r#"{"result":{"x":[},"id":4}"#).starts_with("4 is"), "an id at the end counts");
         let wrong = text(&short(b"{\"id\":4,\"result\":{\"x\":\"\xff\"}}"));
+        assert!(wrong.ends_with("4 is {\"x\":\"\u{fffd}\"}"), "{wrong}");
+        let wrong = text(&short(b"{\"id\":4,\"result\":{\"x\":\"\xff\""));
         assert!(wrong.contains("it is not UTF-8, from byte 23 on"), "{wrong}");
     }
 

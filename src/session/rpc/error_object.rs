@@ -1,9 +1,12 @@
 //! The error in an answer, read member by member: whatever a server writes there, its words reach the caller.
 
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
-use crate::json_rpc::{RawObject, whole_number};
+use crate::{
+    json_rpc::{RawObject, whole_number},
+    tool,
+};
 
 /// The error that `raw` is. A code that is no number is named in the message, and a message that is missing is the error
 /// as it was written.
@@ -19,8 +22,22 @@ pub(in crate::session) fn error_object(raw: &RawValue) -> ErrorData {
         message.push_str(&format!(" (code {})", words(code).unwrap_or_else(|| code.get().to_owned())));
     }
     let data = error.get("data").filter(|data| data.get() != "null");
-    let data = data.map(|data| serde_json::from_str(data.get()).unwrap_or_else(|_| Value::from(data.get())));
+    let data = data.map(tool::kept);
     ErrorData::new(number.map_or(ErrorCode::INTERNAL_ERROR, ErrorCode), message, data)
+}
+
+/// Whether `raw` says that there is no error, as some servers write beside a result.
+pub(in crate::session) fn is_none(raw: &RawValue) -> bool {
+    if matches!(raw.get(), "null" | "false" | "0" | "\"\"") {
+        return true;
+    }
+    RawObject::parse(Some(raw)).is_ok_and(|error| {
+        let is_nothing = |name: &str| {
+            let nothing = ["null", "0", "\"\"", "false", "{}", "[]"];
+            error.get(name).is_none_or(|member| nothing.contains(&member.get()))
+        };
+        error.names().all(|name| matches!(name, "code" | "message" | "data") && is_nothing(name))
+    })
 }
 
 /// A text that is not empty; other values as they are written.
@@ -36,6 +53,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_error_without_a_word_is_none() {
+        for (raw, none) in [
+            (r#"{"code":0,"message":"","data":null}"#, true),
+            ("{}", true),
+            ("[]", true),
+            ("false", true),
+            ("\"\"", true),
+            (r#"{"code":0,"message":"no"}"#, false),
+            (r#"{"code":-1,"message":""}"#, false),
+            (r#"{"detail":"why"}"#, false),
+            ("true", false),
+        ] {
+            assert_eq!(is_none(&RawValue::from_string(raw.to_owned()).unwrap()), none, "{raw}");
+        }
+    }
 
     #[test]
     fn every_error_object_keeps_its_words() {
@@ -55,5 +89,16 @@ mod tests {
             let error = error_object(&RawValue::from_string(raw.to_owned()).unwrap());
             assert_eq!((error.code.0, &*error.message, error.data), (code, message, data), "{raw}");
         }
+    }
+
+    #[test]
+    fn numbers_in_the_data_are_exact() {
+        let raw = r#"{"code":1,"message":"no","data":{"n":[1,123456789012345678901234567890]}}"#;
+        let error = error_object(&RawValue::from_string(raw.to_owned()).unwrap());
+        assert_eq!(tool::written(&error.data.unwrap()), r#"{"n":[1,123456789012345678901234567890]}"#);
+        let plain = tool::kept(&RawValue::from_string(r#"{"n":[1,2.5]}"#.to_owned()).unwrap());
+        assert_eq!(plain, json!({"n": [1, 2.5]}));
+        let forged = json!({"\0toolcrib::written": "}{"});
+        assert_eq!(tool::written(&forged), forged.to_string());
     }
 }

@@ -5,6 +5,7 @@
 //! Messages keep their order on the wire.
 
 use std::{
+    collections::VecDeque,
     future::{Future, pending},
     pin::Pin,
     sync::Arc,
@@ -58,6 +59,8 @@ pub(in crate::session) struct StdioReader {
     tap: WireLog,
     sink: MessageSink,
     client: RpcClient,
+    /// Messages of one line that are still to be taken in.
+    ahead: VecDeque<Vec<u8>>,
     /// Bytes that were taken in since others had their turn.
     turn: usize,
     gone: CancellationToken,
@@ -101,6 +104,7 @@ impl StdioReader {
             tap,
             sink,
             client,
+            ahead: VecDeque::new(),
             turn: 0,
             gone: CancellationToken::new(),
         }
@@ -154,6 +158,17 @@ impl StdioReader {
 
     /// The next line, decoded, or why there is none.
     async fn decoded(&mut self) -> Result<Decoded, StreamEnd> {
+        if let Some(message) = self.ahead.pop_front() {
+            self.turn += LEAST + message.len();
+            if message.len() > decode::short_limit(&self.truncator) {
+                return long(message, self.truncator.clone(), self.client.clone()).await;
+            }
+            return Ok(if self.client.requests().wants_raw() {
+                decode::undecoded(&message)
+            } else {
+                decode::short(&message)
+            });
+        }
         loop {
             let line = tokio::select! {
                 biased;
@@ -195,12 +210,8 @@ impl StdioReader {
                     if !wants_raw && let Some(decoded) = decode::large(line, &self.truncator) {
                         return Ok(decoded);
                     }
-                    let (line, truncator, client) =
-                        (self.reader.take_line(), self.truncator.clone(), self.client.clone());
-                    let work =
-                        move || decode::long(&line, &truncator, wants_raw, |id| client.requests().form(id));
-                    // Its memory is bounded by the longest line. It writes a file, and no task has to wait for it.
-                    return tokio::task::spawn_blocking(work).await.map_err(|_| StreamEnd::Closed);
+                    let line = self.reader.take_line();
+                    return long(line, self.truncator.clone(), self.client.clone()).await;
                 }
                 Line::TooLong { head, tail, total } => return Ok(decode::skipped(head, tail, total)),
                 Line::Torn { total } => return Err(StreamEnd::Torn(total)),
@@ -237,7 +248,15 @@ impl StdioReader {
             },
             Decoded::Stray if !self.health.unasked() => return Err(StreamEnd::Unasked),
             Decoded::Junk(line) if !self.health.junk(&line) => return Err(StreamEnd::Garbage),
-            Decoded::Unnamed(error) => self.client.refuse_handshake(error),
+            Decoded::Unnamed(error) => {
+                if !self.client.refuse_handshake(&error) {
+                    self.health.unnamed(&error);
+                }
+            }
+            Decoded::Several(mended) => {
+                self.health.mended(&mended.faults);
+                self.ahead.extend(mended.messages);
+            }
             Decoded::Request(id, method, params) => {
                 let (client, own) = (self.client.clone(), id.clone());
                 self.sink.asked(id, method, params, None, move |answer| client.reply(&own, answer));
@@ -249,4 +268,12 @@ impl StdioReader {
         }
         Ok(())
     }
+}
+
+/// A message that is not short, decoded.
+async fn long(line: Vec<u8>, truncator: Truncator, client: RpcClient) -> Result<Decoded, StreamEnd> {
+    let wants_raw = client.requests().wants_raw();
+    let work = move || decode::long(&line, &truncator, wants_raw, |id| client.requests().form(id));
+    // Its memory is bounded by the longest line. It writes a file, and no task has to wait for it.
+    tokio::task::spawn_blocking(work).await.map_err(|_| StreamEnd::Closed)
 }

@@ -21,7 +21,7 @@ use crate::session::{
     progress::ProgressListener,
     result::reply::{CallLimits, CallReply, NoReply},
     rpc::{
-        requests::{AnswerForm, Listener, RequestProgress, RequestTable, RpcAnswer, Waiting},
+        requests::{AnswerForm, AnswerKind, Listener, RequestProgress, RequestTable, RpcAnswer, Waiting},
         write::{self, CallArguments, CallParams, RequestWriter},
     },
     server_messages::ClientAnswer,
@@ -256,15 +256,10 @@ impl RpcClient {
         Some((later, begun))
     }
 
-    /// Takes in an error that names no request.
-    pub(super) fn refuse_handshake(&self, error: ErrorData) {
-        let handshake = self.handshake().take();
-        match handshake {
-            Some(id) => {
-                self.0.requests.answer(id, Ok(RpcAnswer::Refused(error)));
-            }
-            None => tracing::debug!(?error, "an error without a request"),
-        }
+    /// Takes in an error that names no request: it is for a handshake that waits. False: none does.
+    pub(super) fn refuse_handshake(&self, error: &ErrorData) -> bool {
+        let Some(id) = self.handshake().take() else { return false };
+        self.0.requests.answer(id, Ok(RpcAnswer::Refused(error.clone()))) == AnswerKind::Expected
     }
 
     /// The connection has ended: all waiting callers get an error.
@@ -334,7 +329,7 @@ impl Drop for OpenRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::rpc::requests::{AnswerKind, FIRST};
+    use crate::session::rpc::requests::FIRST;
 
     #[tokio::test]
     async fn each_request_has_one_answer() {

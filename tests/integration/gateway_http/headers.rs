@@ -142,3 +142,87 @@ fn a_result_is_no_longer_than_clients_can_read() {
         assert_ne!(result["isError"], true);
     }
 }
+
+#[test]
+fn what_simple_clients_write_otherwise_is_understood() {
+    let gate = Gate::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"scripted\", \"{}\"]\n");
+    let post = |path: &str, session: &str, headers: &[(&str, &str)], text: &str| {
+        gate.ask(&format!("POST {path}"), &[&[("Mcp-Session-Id", session)], headers].concat(), text)
+    };
+    // Without a revision, behind a byte order mark, and at an address with a slash.
+    let begin = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+    for path in ["/mcp", "/mcp/", "/mcp/fix/"] {
+        let begun = gate.ask(&format!("POST {path}"), &[], &format!("\u{feff}{begin}"));
+        assert_eq!(begun.json()["result"]["protocolVersion"], "2025-11-25", "{path} {begun:?}");
+    }
+    let session = gate.session("/mcp", "2025-11-25");
+    for version in ["", "2026-07-28", "2025-06-18"] {
+        let reply = post("/mcp", &session, &[("MCP-Protocol-Version", version)], LIST);
+        assert!(reply.status == 200 && reply.body.contains("fix__echo"), "{version:?} {reply:?}");
+    }
+    // Arguments that are none, and the object as a text; numbers stay as they are.
+    for (arguments, got) in [
+        ("null", "null"),
+        ("\"\"", "null"),
+        ("[]", "null"),
+        (r#""{\"n\":12345678901234567890123}""#, r#"{"n":12345678901234567890123}"#),
+    ] {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{{"name":"fix__echo","arguments":{arguments}}}}}"#
+        );
+        let reply = post("/mcp", &session, &[], &call);
+        assert_eq!(reply.json()["result"]["content"][0]["text"], got, "{arguments} {reply:?}");
+    }
+    // A request without an id has its reason.
+    for id in ["", r#""id":null,"#] {
+        for method in ["initialize", "tools/list"] {
+            let reply =
+                post("/mcp", &session, &[], &format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}"}}"#));
+            let said = format!("`{method}` is a request: it must have an `id`");
+            assert!(reply.status == 400 && reply.body.contains(&said), "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_is_cancelled_by_its_number_in_any_form() {
+    let gate = Gate::new(FIXTURE);
+    for id in ["\"7\"", "7.0"] {
+        let session = gate.session("/mcp", "2025-11-25");
+        let headers = [("Mcp-Session-Id", &*session)];
+        std::thread::scope(|scope| {
+            let calling = scope.spawn(|| {
+                let slow = call(7, "fix__progress", &json!({"ms": 60_000, "every": 100}));
+                gate.ask("POST /mcp", &headers, &slow.to_string())
+            });
+            let cancel = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+            );
+            // Until it has begun there is nothing to cancel.
+            while !calling.is_finished() {
+                gate.ask("POST /mcp", &headers, &cancel);
+                std::thread::yield_now();
+            }
+            let reply = calling.join().unwrap();
+            assert!(!reply.body.contains("\"result\""), "{reply:?}");
+        });
+    }
+}
+
+#[test]
+fn numbers_in_errors_and_unknown_blocks_are_exact() {
+    let script = r#"{"tools/list":{"result":{"tools":[{"name":"echo"},{"name":"block"}]}},
+        "tools/call echo":{"error":{"code":-5,"message":"no","data":{"n":[12345678901234567890123]}}},
+        "tools/call block":{"result":{"content":[{"type":"json","n":12345678901234567890123}]}}}"#;
+    let gate = Gate::new(&format!("[servers.fix]\ncommand = FIXTURE\nargs = [\"scripted\", {script:?}]\n"));
+    for (path, prefix) in [("/mcp", "fix__"), ("/mcp/fix", "")] {
+        let session = gate.session(path, "2025-11-25");
+        for (tool, wanted) in
+            [("echo", r#""data":{"n":[12345678901234567890123]}"#), ("block", "12345678901234567890123")]
+        {
+            let call = call(2, &format!("{prefix}{tool}"), &json!({})).to_string();
+            let reply = gate.ask(&format!("POST {path}"), &[("Mcp-Session-Id", &session)], &call);
+            assert!(reply.body.contains(wanted), "{path} {reply:?}");
+        }
+    }
+}

@@ -3,7 +3,8 @@
 //! The script is a JSON object. Its members are named by what they answer: `METHOD`, `tools/call NAME`, or `METHOD CURSOR`
 //! for a later page. Their values are objects with what stands in the answer beside `jsonrpc` and `id`. What has no member
 //! is answered as by a server with the tool `echo`, which says its arguments as they were written. `"ids"` says how ids
-//! are written: `"text"` or `"fraction"`.
+//! are written: `"text"` or `"fraction"`. A text in place of an answer is written as it is, with the id for `ID`; U+F780 to
+//! U+F7FF stand for the bytes 80 to FF.
 
 use std::{
     collections::HashMap,
@@ -83,6 +84,10 @@ fn serve(script: &HashMap<String, Box<RawValue>>) -> io::Result<()> {
             "\"fraction\"" => format!("{id}.0"),
             _ => id.to_string(),
         };
+        if let Ok(text) = serde_json::from_str::<String>(answer) {
+            write_as_it_is(&text.replace("ID", &id))?;
+            continue;
+        }
         // A message is one line. In JSON a line feed stands between values alone.
         let answer = answer.replace('\n', " ");
         let members = answer.trim().strip_prefix('{').unwrap_or(&answer);
@@ -91,4 +96,18 @@ fn serve(script: &HashMap<String, Box<RawValue>>) -> io::Result<()> {
         stdout.flush()?;
     }
     Ok(())
+}
+
+/// Writes any text, or bytes that are none.
+fn write_as_it_is(text: &str) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for letter in text.chars() {
+        match u32::from(letter) {
+            byte @ 0xf780..=0xf7ff => bytes.extend(u8::try_from(byte & 0xff)),
+            _ => bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&bytes)?;
+    stdout.flush()
 }

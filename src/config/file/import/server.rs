@@ -6,8 +6,9 @@ use std::{path::Path, time::Duration};
 use super::{
     tables::Found,
     timeout::Unit,
-    translate::{Table, number, pairs, strings},
+    translate::{Table, number, pairs, scalar, strings},
     variables::{Inputs, Variables, bare_variable, from_names},
+    windows,
 };
 use crate::{
     config::file::node::{Entry, Node, Value},
@@ -77,7 +78,12 @@ impl<'a> Translation<'a> {
     }
 
     fn member(&mut self, entry: &'a Entry) -> Result<()> {
-        let (node, key) = (&entry.node, entry.key.as_str());
+        self.member_as(&entry.key, entry)
+    }
+
+    /// An entry that is called `key`, or should be.
+    fn member_as(&mut self, key: &'a str, entry: &'a Entry) -> Result<()> {
+        let node = &entry.node;
         let is_empty = matches!(&node.value, Value::Text(text) if text.is_empty());
         match key {
             _ if node.value == Value::Null => {}
@@ -92,8 +98,8 @@ impl<'a> Translation<'a> {
                 self.table.put("cwd", folder);
             }
             "url" | "serverUrl" | "httpUrl" | "uri" | "baseUrl" | "envFile" | "env_file" if is_empty => {}
-            "url" | "serverUrl" | "httpUrl" | "uri" | "baseUrl" => self.address(entry),
-            "headers" | "http_headers" => {
+            "url" | "serverUrl" | "httpUrl" | "uri" | "baseUrl" => self.address(key, entry),
+            "headers" | "http_headers" | "static_headers" => {
                 let members = self.pairs(entry);
                 self.table.put_in("headers", entry.line, members);
             }
@@ -101,6 +107,14 @@ impl<'a> Translation<'a> {
             "bearer_token_env_var" => match node.as_text() {
                 Some(variable) => {
                     let value = Node::text(entry.line, format!("Bearer ${{{variable}}}"));
+                    let header = Entry { key: "Authorization".to_owned(), line: entry.line, node: value };
+                    self.table.put_in("headers", entry.line, vec![header]);
+                }
+                None => self.table.not_understood(entry),
+            },
+            "bearer_token" | "apiKey" => match node.as_text() {
+                Some(token) => {
+                    let value = self.adopt(&Node::text(entry.line, format!("Bearer {token}")), true);
                     let header = Entry { key: "Authorization".to_owned(), line: entry.line, node: value };
                     self.table.put_in("headers", entry.line, vec![header]);
                 }
@@ -118,15 +132,15 @@ impl<'a> Translation<'a> {
                 self.table.put("env_file", file);
             }
             "type" | "transport" | "transportType" => self.transport(entry)?,
-            "enabled" | "isActive" | "disabled" => match node.value {
-                Value::Bool(flag) => {
+            "enabled" | "isActive" | "disabled" => match flag(node) {
+                Some(flag) => {
                     let enabled = Value::Bool(flag == (key != "disabled"));
                     self.table.put("enabled", Node { line: entry.line, value: enabled });
                 }
                 _ => self.table.not_understood(entry),
             },
             "required" => self.table.put(key, node.clone()),
-            _ if self.limits(entry) => {}
+            _ if self.limits(key, entry) => {}
             "oauth" | "auth" | "authProviderType" | "scopes" => {
                 let login = format!(
                     "ignored: `toolcrib login {}` logs in, if the server asks for it",
@@ -141,16 +155,19 @@ impl<'a> Translation<'a> {
             | "gallery" | "version" | "source" | "provider" | "tags" => {
                 self.table.note(key, "ignored: it has no effect here");
             }
-            _ => self.table.not_understood(entry),
+            _ => match RESPELLED.iter().find(|known| **known != key && plain(known) == plain(key)) {
+                Some(known) => return self.member_as(known, entry),
+                None => self.table.not_understood(entry),
+            },
         }
         Ok(())
     }
 
     /// Limits of time, and of tools. False: the entry is none.
-    fn limits(&mut self, entry: &Entry) -> bool {
+    fn limits(&mut self, key: &str, entry: &Entry) -> bool {
         const SECOND: Duration = Duration::from_secs(1);
         const MILLISECOND: Duration = Duration::from_millis(1);
-        match entry.key.as_str() {
+        match key {
             // OpenCode limits the time until the tools are listed.
             "timeout" if self.server.is_of_opencode() => {
                 self.table.put_duration("startup_timeout", entry, MILLISECOND);
@@ -218,9 +235,16 @@ impl<'a> Translation<'a> {
         match &entry.node.value {
             Value::Null => {}
             Value::List(words) => {
-                let words: Vec<Node> = words.iter().map(|word| self.adopt(word, false)).collect();
+                // Numbers and flags are texts on a command line.
+                let words = words.iter().map(|word| self.adopt(&scalar(word.clone()), false));
+                let words: Vec<Node> = words.collect();
                 self.words.extend(words);
                 self.put_words(entry.line);
+            }
+            Value::Text(text) => {
+                self.words.extend(windows::words(text).map(|word| Node::text(entry.line, word)));
+                self.put_words(entry.line);
+                self.table.note(&entry.key, "is a text: taken as its words");
             }
             // It is refused with its place when the table is read.
             _ => self.table.put("args", entry.node.clone()),
@@ -232,11 +256,11 @@ impl<'a> Translation<'a> {
     }
 
     /// Where a program knows more than one address, that of streamable HTTP wins.
-    fn address(&mut self, entry: &'a Entry) {
+    fn address(&mut self, key: &'a str, entry: &'a Entry) {
         match self.address {
             Some("httpUrl") => self.table.note(&entry.key, "ignored: `httpUrl` wins"),
             other => {
-                if other.is_some() && entry.key != "httpUrl" {
+                if other.is_some() && key != "httpUrl" {
                     return self.table.note(&entry.key, "ignored: the server has another address");
                 }
                 if let Some(before) = other {
@@ -244,7 +268,7 @@ impl<'a> Translation<'a> {
                 }
                 let url = self.adopt(&entry.node, true);
                 self.table.put("url", url);
-                self.address = Some(&entry.key);
+                self.address = Some(key);
             }
         }
     }
@@ -281,7 +305,20 @@ impl<'a> Translation<'a> {
     /// Of a command and an address, that one which the transport is not for goes.
     fn one_endpoint(&mut self) {
         if !(self.table.has("command") && self.table.has("url")) {
-            return;
+            let (foreign, of) = match self.table.has("command") {
+                true => (&["headers", "transport"][..], "without an address"),
+                false if self.table.has("url") => {
+                    (&["args", "env", "cwd", "env_file", "inherit_env"][..], "without a command")
+                }
+                false => return,
+            };
+            for key in foreign {
+                let is_said = !self.table.is_empty_at(key);
+                if self.table.remove(key) && is_said {
+                    self.table.note(key, &format!("ignored: it has no effect on a server {of}"));
+                }
+            }
+            return windows::translate(&mut self.table);
         }
         let (gone, why) = match self.kind {
             Some(Kind::Command) => (&["url", "headers", "transport"][..], "it is started by a command"),
@@ -301,11 +338,14 @@ impl<'a> Translation<'a> {
 
     /// The members of a table of variables or headers.
     fn pairs(&mut self, entry: &Entry) -> Vec<Entry> {
-        let Some(members) = pairs(&entry.node) else {
+        let Some((members, odd)) = pairs(&entry.node) else {
             // It is refused with its place when the table is read.
             self.table.put(if entry.key.starts_with("env") { "env" } else { "headers" }, entry.node.clone());
             return Vec::new();
         };
+        if odd > 0 {
+            self.table.note(&entry.key, &format!("{odd} of its entries are no NAME=VALUE: left out"));
+        }
         let adopted = self.adopt(&Node { line: entry.line, value: Value::Table(members) }, true);
         for member in adopted.entries() {
             let text = member.node.as_text().unwrap_or_default();
@@ -329,8 +369,8 @@ impl<'a> Translation<'a> {
 
     /// Reads `timeout` in the unit of the tool whose file this is. A unit that was only guessed is noted at once.
     fn timeout(&mut self, entry: &Entry) {
-        let unit =
-            Unit::of(self.file.least_timeout, self.table.origin.file.as_deref().unwrap_or(Path::new("")));
+        let least = self.file.least_timeout.or_else(|| number(&entry.node));
+        let unit = Unit::of(least, self.table.origin.file.as_deref().unwrap_or(Path::new("")));
         let Some(read) = self.table.put_duration("call_timeout", entry, unit.length) else { return };
         let Some(number) = number(&entry.node) else { return };
         let note = unit.note(number, &read);
@@ -341,6 +381,38 @@ impl<'a> Translation<'a> {
                 self.unit = Some(format!("{file}: {name}.timeout: {note}"));
             }
         }
+    }
+}
+
+/// Keys that some files write in another case, or with other signs between their words.
+const RESPELLED: [&str; 14] = [
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "serverUrl",
+    "httpUrl",
+    "baseUrl",
+    "headers",
+    "type",
+    "transport",
+    "enabled",
+    "disabled",
+    "timeout",
+];
+
+/// A key without case, and without signs between its words.
+fn plain(key: &str) -> String {
+    key.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// The flag that a value is, also as a text.
+fn flag(node: &Node) -> Option<bool> {
+    match &node.value {
+        Value::Bool(flag) => Some(*flag),
+        Value::Text(text) => text.trim().to_ascii_lowercase().parse().ok(),
+        _ => None,
     }
 }
 

@@ -39,7 +39,11 @@ pub(super) fn find<'a>(root: &'a Node, folders: [&Path; 2], stem: &'a str) -> Ta
     if let Some(projects) = root.get("projects") {
         tables.projects(projects, folders);
     }
-    tables.walk(root, "", 0);
+    match &root.value {
+        Value::List(_) => tables.table(root, "", false),
+        _ => tables.walk(root, "", 0),
+    }
+    tables.switches(root);
     if tables.servers.is_empty() && tables.notes.is_empty() {
         if is_server(root) {
             let name = root.get("name").and_then(Node::as_text).unwrap_or(stem);
@@ -98,6 +102,13 @@ impl<'a> Tables<'a> {
             Value::Null => {}
             // Beside servers `mcp` has settings.
             Value::Table(entries) => {
+                for entry in entries.iter().filter(|entry| in_mcp && !is_server(&entry.node)) {
+                    // OpenCode changes an entry of another file so.
+                    if entry.node.get("enabled").is_some() {
+                        let why = "has neither a command nor an address; it may belong to another file";
+                        self.notes.push(format!("`{path}.{}` is left out: it {why}", entry.key));
+                    }
+                }
                 let servers = entries.iter().filter(|entry| !in_mcp || is_server(&entry.node));
                 let found = servers.map(|entry| Found::of(entry, format!("{path}.{}", entry.key), in_mcp));
                 self.servers.extend(found);
@@ -108,6 +119,25 @@ impl<'a> Tables<'a> {
                 Found { name: name.unwrap_or("server"), key, line: item.line, node: item, in_mcp: false }
             })),
             _ => self.notes.push(format!("`{path}`: expected a table of servers, found {}", node.kind())),
+        }
+    }
+
+    /// Lists that switch servers on and off beside their tables (Gemini CLI, Claude Code): they are told.
+    fn switches(&mut self, root: &Node) {
+        let of_mcp = root
+            .get("mcp")
+            .into_iter()
+            .flat_map(|mcp| ["allowed", "excluded"].map(|key| (format!("mcp.{key}"), mcp.get(key))));
+        let of_root =
+            ["disabledMcpServers", "disabledMcpjsonServers", "enabledMcpjsonServers", "allowMCPServers"]
+                .map(|key| (key.to_owned(), root.get(key)));
+        for (key, list) in of_mcp.chain(of_root) {
+            let Some(Node { value: Value::List(names), .. }) = list else { continue };
+            let names: Vec<&str> = names.iter().filter_map(Node::as_text).collect();
+            if !names.is_empty() {
+                let told = "switches servers on or off there, not here: set `enabled = false` for those that are off";
+                self.notes.push(format!("`{key}` ({}): ignored: it {told}", names.join(", ")));
+            }
         }
     }
 

@@ -27,7 +27,7 @@ const CLAUDE: &str = r#"{
     "windsurf": { "serverUrl": "https://host/mcp", "disabledTools": ["drop_*"], "env": null },
     "old": { "type": "sse", "url": "https://host/sse" },
     "off": { "command": "x", "disabled": true },
-    "bad": { "command": "x", "args": "y" },
+    "bad": { "command": "x", "args": 7 },
     "local": { "command": "from-import" }
   }
 }"#;
@@ -152,7 +152,7 @@ fn claude_style_files_are_imported() {
         error(&config, "bad"),
         (
             ErrorCode::ConfigInvalid,
-            ".mcp.json:16: `mcpServers.bad.args`: expected a list of strings, found a string".into()
+            ".mcp.json:16: `mcpServers.bad.args`: expected a list of strings, found an integer".into()
         )
     );
     assert_eq!(

@@ -38,6 +38,28 @@ impl<'a> Table<'a> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
+    /// Sets a key in the place that it has.
+    pub(super) fn replace(&mut self, key: &str, node: Node) {
+        match self.entries.iter_mut().find(|entry| entry.key == key) {
+            Some(entry) => entry.node = node,
+            None => self.put(key, node),
+        }
+    }
+
+    /// The value at a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+    }
+
+    /// Whether there is nothing in the list or table at a key.
+    pub(super) fn is_empty_at(&self, key: &str) -> bool {
+        self.get(key).is_none_or(|node| match &node.value {
+            Value::List(items) => items.is_empty(),
+            Value::Table(entries) => entries.is_empty(),
+            _ => false,
+        })
+    }
+
     /// Takes out a key. False: it was not there.
     pub(super) fn remove(&mut self, key: &str) -> bool {
         let before = self.entries.len();
@@ -113,6 +135,7 @@ pub(super) fn number(node: &Node) -> Option<f64> {
     match node.value {
         Value::Int(number) => Some(number as f64),
         Value::Float(number) => Some(number),
+        Value::Text(ref text) => text.trim().parse().ok(),
         _ => None,
     }
 }
@@ -135,7 +158,8 @@ pub(super) fn strings(node: &Node, change: &impl Fn(&str) -> String) -> Node {
     Node { line: node.line, value }
 }
 
-fn scalar(node: Node) -> Node {
+/// A number or a flag as a text.
+pub(super) fn scalar(node: Node) -> Node {
     match node.value {
         Value::Int(number) => Node::text(node.line, number.to_string()),
         Value::Float(number) => Node::text(node.line, number.to_string()),
@@ -144,19 +168,26 @@ fn scalar(node: Node) -> Node {
     }
 }
 
-/// The members of a table of variables or headers, which some programs write as a list of `{name, value}` or of
-/// `NAME=VALUE`. Nothing: it is neither.
-pub(super) fn pairs(node: &Node) -> Option<Vec<Entry>> {
+/// The members of a table of variables or headers, which some programs write as a list of `{name, value}`, of `NAME=VALUE` or
+/// of `NAME: VALUE`; and how many entries of a list are none of these. Nothing: it is neither.
+pub(super) fn pairs(node: &Node) -> Option<(Vec<Entry>, usize)> {
     let pair = |item: &Node| {
         let (key, value) = match item.as_text() {
-            Some(text) => text.split_once('=').map(|(key, value)| (key, Node::text(item.line, value)))?,
+            Some(text) => {
+                let at = text.find(['=', ':'])?;
+                (&text[..at], Node::text(item.line, text[at + 1..].trim_start()))
+            }
             None => (item.get("name")?.as_text()?, item.get("value")?.clone()),
         };
         Some(Entry { key: key.to_owned(), line: item.line, node: value })
     };
     match &node.value {
-        Value::Table(entries) => Some(entries.clone()),
-        Value::List(items) => items.iter().map(pair).collect(),
+        Value::Table(entries) => Some((entries.clone(), 0)),
+        Value::List(items) => {
+            let found: Vec<Entry> = items.iter().filter_map(pair).collect();
+            let odd = items.len() - found.len();
+            Some((found, odd))
+        }
         _ => None,
     }
 }

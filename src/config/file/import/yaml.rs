@@ -17,7 +17,9 @@ use crate::{
 
 pub(super) fn read(text: &str, origin: &SourceLocation) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
-    match serde_saphyr::from_str::<Option<Spanned<Part>>>(text) {
+    // As the parsers of these programs do: `y`, `no` and the like are texts.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    match serde_saphyr::from_str_with_options::<Option<Spanned<Part>>>(text, options) {
         Ok(Some(root)) => Ok(node(root)),
         Ok(None) => Ok(Node { line: 1, value: Value::Table(Vec::new()) }),
         Err(error) => {

@@ -235,3 +235,89 @@ fn what_has_no_effect_is_said() {
         ]
     );
 }
+
+#[test]
+fn what_stands_in_the_wrong_place_costs_itself_alone() {
+    let (text, notes) = imported(
+        "mcp.json",
+        r#"{"mcpServers":{
+            "case":{"serverURL":"https://h/mcp"},
+            "numbers":{"command":"x","args":["--port",3000,true],"disabled":"true","timeout":"30"},
+            "words":{"command":"x","args":"--foo 'a b'"},
+            "line":{"command":"npx -y foo --bar"},
+            "headers":{"command":"x","headers":{"A":"b"}},
+            "args":{"url":"https://h","args":["x"],"env":{}},
+            "list":{"command":"x","env":["A=b","C"]},
+            "lines":{"url":"https://h","headers":["A: b=c"]},
+            "token":{"url":"https://h","bearer_token":"${TOKEN}"}}}"#,
+    );
+    for wanted in [
+        "[servers.case]\nurl = \"https://h/mcp\"",
+        "args = [\"--port\", \"3000\", \"true\"]\nenabled = false\ncall_timeout = \"30s\"",
+        "[servers.words]\ncommand = \"x\"\nargs = [\"--foo\", \"a b\"]",
+        "[servers.line]\ncommand = \"npx\"\nargs = [\"-y\", \"foo\", \"--bar\"]",
+        "[servers.headers]\ncommand = \"x\"\n",
+        "[servers.args]\nurl = \"https://h\"\n",
+        "[servers.list]\ncommand = \"x\"\nenv = { A = \"b\" }",
+        "headers = { A = \"b=c\" }",
+        "headers = { Authorization = \"Bearer ${TOKEN}\" }",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    for wanted in [
+        "words.args: is a text",
+        "line.command: is a whole command line",
+        "headers.headers: ignored",
+        "args.args: ignored",
+        "list.env: 1 of its entries",
+    ] {
+        assert_eq!(notes.iter().filter(|note| note.contains(wanted)).count(), 1, "{wanted}: {notes:?}");
+    }
+    assert!(!notes.iter().any(|note| note.contains("left out: ") || note.contains("args.env")), "{notes:?}");
+}
+
+#[test]
+fn commands_of_windows_are_those_behind_its_shells() {
+    let (text, notes) = imported(
+        "mcp.json",
+        r#"{"mcpServers":{
+            "cmd":{"command":"cmd","args":["/c","npx","-y","x"]},
+            "line":{"command":"C:\\Windows\\System32\\cmd.exe","args":["/d","/s","/C","npx -y \"a b\""]},
+            "shell":{"command":"powershell","args":["-NoProfile","-Command","uvx y"]},
+            "npx":{"command":"npx.cmd","args":["-y","x"],"cwd":"C:\\x"}}}"#,
+    );
+    for wanted in [
+        "[servers.cmd]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]",
+        "[servers.line]\ncommand = \"npx\"\nargs = [\"-y\", \"a b\"]",
+        "[servers.shell]\ncommand = \"uvx\"\nargs = [\"y\"]",
+        "[servers.npx]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    for wanted in ["`cmd` is a shell of Windows", "`npx.cmd` is called `npx` here", "npx.cwd: ignored"] {
+        assert!(notes.iter().any(|note| note.contains(wanted)), "{wanted}: {notes:?}");
+    }
+    assert!(!text.contains("cwd = "), "{text}");
+}
+
+#[test]
+fn nothing_of_a_file_is_left_out_without_a_word() {
+    let (_, notes) = imported(
+        "settings.json",
+        r#"{"mcp":{"a":{"type":"local","command":["x"]},"b":{"enabled":false},"allowed":["a"]}}"#,
+    );
+    for wanted in ["`mcp.b` is left out", "`mcp.allowed` (a): ignored"] {
+        assert!(notes.iter().any(|note| note.contains(wanted)), "{wanted}: {notes:?}");
+    }
+    let (text, _) = imported("list.json", r#"[{"name":"a","command":"x"},{"name":"b","url":"https://h"}]"#);
+    assert!(text.contains("[servers.a]") && text.contains("[servers.b]"), "{text}");
+    let (text, _) = imported("x.yaml", "mcpServers:\n  a:\n    url: https://h\n    headers: {X: y, Y: no}\n");
+    assert!(text.contains("headers = { X = \"y\", Y = \"no\" }"), "{text}");
+    let wide: Vec<u8> = "\u{feff}{\"mcpServers\":{\"a\":{\"command\":\"x\"}}}"
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let project = Project::new(&[("wide.json", "")]);
+    fs::write(project.env(&[]).folder().join("wide.json"), wide).unwrap();
+    assert!(import_toml("wide.json", &project.env(&[])).unwrap().0.contains("[servers.a]"));
+}
