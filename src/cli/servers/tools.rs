@@ -19,7 +19,6 @@ use crate::cli::{
     terminal::{
         output,
         pending::Pending,
-        server_events,
         ui::{Ui, age, counted},
     },
 };
@@ -142,7 +141,7 @@ impl Tools {
 pub(super) fn told_oddities(ui: &Ui, manager: &Manager) {
     for row in &manager.report().servers {
         if let Ok(ready) = &row.outcome {
-            server_events::oddities(ui, &row.name, &ready.oddities);
+            ui.oddities(&row.name, ready);
         }
     }
 }

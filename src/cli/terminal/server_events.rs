@@ -59,12 +59,7 @@ fn show(ui: &Ui, told: &ShownFailures, event: &ServerEvent) {
             ui.status("Installing", format!("{server:<20} {package}, if it is not there yet"));
         }
         ServerEvent::Parked { server, tools, listed } => ui.parked(server, *tools, *listed),
-        ServerEvent::Ready { row } | ServerEvent::Failed { row } => {
-            ui.started(row);
-            if let Ok(ready) = &row.outcome {
-                oddities(ui, &row.name, &ready.oddities);
-            }
-        }
+        ServerEvent::Ready { row } | ServerEvent::Failed { row } => ui.started(row),
         ServerEvent::Lost { server, error, .. } => {
             told.is_repeated(server, error);
             ui.failure("Lost", error, true);
@@ -86,20 +81,6 @@ fn show(ui: &Ui, told: &ShownFailures, event: &ServerEvent) {
         ServerEvent::Stopped { row } => ui.stopped(row),
         ServerEvent::Leftover { process } => ui.leftover(process),
         _ => {}
-    }
-}
-
-/// What a server did that is not as the protocol has it: what it cost a tool first, and not more than a person reads.
-pub(crate) fn oddities(ui: &Ui, server: &ServerName, oddities: &[String]) {
-    const SHOWN: usize = 3;
-    let mut sorted: Vec<&String> = oddities.iter().collect();
-    sorted.sort_by_key(|oddity| !oddity.contains("left out"));
-    for oddity in sorted.iter().take(SHOWN) {
-        ui.warn(format!("{server}: {oddity}"));
-    }
-    if sorted.len() > SHOWN {
-        let more = sorted.len() - SHOWN;
-        ui.warn(format!("{server}: {more} more of this kind; `toolcrib doctor {server}` lists them"));
     }
 }
 
@@ -136,8 +117,7 @@ fn as_json(event: &ServerEvent) -> Option<Value> {
             Ok(ready) => with_facts(
                 json!({"event": "ready", "server": row.name, "ms": millis(row.took), "pid": ready.pid,
                 "era": ready.era, "tools": ready.tools, "phases_ms": ready.phases, "launch": ready.launch,
-                "waits": row.waits, "installing": row.installing, "changes": ready.changes,
-                "oddities": ready.oddities}),
+                "waits": row.waits, "installing": row.installing, "changes": ready.changes}),
                 ready,
             ),
             Err(error) => json!({"event": "failed", "server": row.name, "ms": millis(row.took),
@@ -184,9 +164,7 @@ fn with_facts(mut event: Value, ready: &ReadyServer) -> Value {
     if let Some(why) = &ready.not_forked {
         event["not_forked"] = why.as_str().into();
     }
-    if !ready.oddities.is_empty() {
-        event["oddities"] = ready.oddities.iter().map(String::as_str).collect();
-    }
+    event["oddities"] = ready.oddities.iter().map(String::as_str).collect();
     event
 }
 

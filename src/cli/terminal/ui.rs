@@ -44,7 +44,7 @@ const DETAIL: usize = 22;
 /// The shortest wait before a start that is shown.
 const FELT: Duration = Duration::from_millis(100);
 /// Oddities of one server that are told.
-const ODDITIES: usize = 8;
+const ODDITIES: usize = 3;
 
 /// When to use colours.
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -216,13 +216,15 @@ impl Ui {
         self.oddities(name, ready);
     }
 
-    /// What a server did that other clients may not put up with: what of its answers was left out, and why.
+    /// What a server did that is not as the protocol has it: what it cost a tool first, and not more than a person reads.
     pub(crate) fn oddities(&self, name: &ServerName, ready: &ReadyServer) {
-        for oddity in ready.oddities.iter().take(ODDITIES) {
-            self.warn(format!("server `{name}`: {oddity}; tell its author"));
+        let mut sorted: Vec<&String> = ready.oddities.iter().collect();
+        sorted.sort_by_key(|oddity| !oddity.contains("left out"));
+        for oddity in sorted.iter().take(ODDITIES) {
+            self.warn(format!("{name}: {oddity}"));
         }
-        if let Some(more) = ready.oddities.len().checked_sub(ODDITIES).filter(|more| *more > 0) {
-            self.warn(format!("server `{name}`: and {more} more like these"));
+        if let Some(more) = sorted.len().checked_sub(ODDITIES).filter(|more| *more > 0) {
+            self.warn(format!("{name}: {more} more of this kind; `toolcrib doctor {name}` lists them"));
         }
     }
 

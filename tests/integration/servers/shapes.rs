@@ -123,7 +123,7 @@ fn commands_that_start_servers_name_what_is_left_out() {
     bench.file("tasks.jsonl", &json!({"id": "one", "calls": [{"tool": "odd.good"}]}).to_string());
     for arguments in [&["check"][..], &["run", "tasks.jsonl"], &["lock"]] {
         let told = err(&bench.run(arguments));
-        let words = "server `odd`: `tools[1]` has no `name` that is a text: it is left out";
+        let words = "odd: `tools[1]` has no `name` that is a text: it is left out";
         assert_eq!(told.matches(words).count(), 1, "{arguments:?}: {told}");
     }
     let events = out(&bench.run(&["--json", "check"]));
