@@ -10,10 +10,19 @@ const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", 
 const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
 
 /// Words of other programs, and the command that is meant.
-const OTHERS: [(&[&str], &str); 12] = [
+const OTHERS: [(&[&str], &str); 15] = [
     (
         &["resume", "continue", "retry", "rerun"],
         "run the command that began a run again: it continues it (`toolcrib runs show RUN` has the command)",
+    ),
+    (
+        &["monitor", "watch", "health", "tail", "logs"],
+        "`toolcrib top` shows the daemon's servers live, `toolcrib ps` once, `toolcrib doctor` what keeps servers from starting",
+    ),
+    (&["version"], "`toolcrib --version` prints the version"),
+    (
+        &["update", "upgrade", "self-update"],
+        "toolcrib is updated as it was installed, with cargo (README.md)",
     ),
     (&["validate", "verify", "test", "lint"], "`toolcrib check` starts every server and says what fails"),
     (&["inspect", "describe", "info", "show"], "`toolcrib tools --schema` shows tools with their arguments"),
@@ -26,7 +35,7 @@ const OTHERS: [(&[&str], &str); 12] = [
     (&["kill", "shutdown", "quit"], "`toolcrib down` stops the daemon, `toolcrib stop SERVER` one server"),
     (&["exec", "invoke", "tool"], "`toolcrib call SERVER.TOOL NAME=VALUE` calls a tool"),
     (
-        &["eval", "ask", "chat", "prompt-model"],
+        &["eval", "evaluate", "ask", "chat", "prompt-model"],
         "`toolcrib run QUESTION|FILE` asks a model that has the tools",
     ),
     (&["compare"], "`toolcrib diff` compares two runs"),
@@ -42,13 +51,22 @@ const OTHERS: [(&[&str], &str); 12] = [
 ];
 
 /// Options of other programs, or of other commands, and what is meant.
-const OPTIONS: [(&[&str], &str); 3] = [
+const OPTIONS: [(&[&str], &str); 6] = [
     (
         &["--port", "--listen", "--host", "--address", "--bind"],
         "`serve` has --http PORT|ADDRESS, `view` has --port N, `up` and `run` have --metrics PORT|ADDRESS",
     ),
     (&["--file", "--servers", "--mcp-config"], "--config FILE names the servers.toml"),
     (&["--output-format"], "--json prints JSON"),
+    (
+        &["--resume", "--continue"],
+        "the same command without it continues a run that was interrupted; --fresh begins another one",
+    ),
+    (&["--concurrency", "--parallel", "--workers", "--max-connections"], "--jobs N runs N tasks at once"),
+    (
+        &["--api-key", "--key", "--token"],
+        "a key is not an argument, which others can read: export OPENAI_API_KEY, or write api_key = \"${NAME}\" into [llm]",
+    ),
 ];
 
 /// Adds what is known about a mistake.
@@ -75,7 +93,10 @@ fn command(word: &str) -> Option<&'static str> {
     }
     #[cfg(not(feature = "nats"))]
     if WORKERS.contains(&word) {
-        return Some("this program was built without it: cargo install --features nats (docs/workers.md)");
+        return Some(
+            "`toolcrib runs` shows runs of this machine; for runs on many machines this program was built without it: \
+             cargo install --features nats (docs/workers.md)",
+        );
     }
     OTHERS.iter().find(|(words, _)| words.contains(&word)).map(|(_, tip)| *tip)
 }

@@ -163,20 +163,19 @@ fn where_time_goes(sums: &Figures) -> String {
 }
 
 fn tools(run: &RunFolder, sums: &Figures) -> String {
-    let total: f64 = sums.tools.iter().map(|row| row.total_ms).sum::<f64>() + sums.model.total_ms;
     if sums.tools.is_empty() && sums.model.n == 0 {
         return String::new();
     }
     let row = |row: &TimesRow| {
-        let share = if total > 0.0 { 100.0 * row.total_ms / total } else { 0.0 };
         format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{share:.0} %</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             escape(&cut(&row.name, 60)),
             row.n,
             row.errors,
             time(row.p50_ms),
             time(row.p95_ms),
-            time(row.max_ms)
+            time(row.max_ms),
+            time(row.total_ms)
         )
     };
     let mut rows: String = if sums.model.n > 0 { row(&sums.model) } else { String::new() };
@@ -207,7 +206,7 @@ fn tools(run: &RunFolder, sums: &Figures) -> String {
     }
     format!(
         "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
-         <th>median</th><th>p95</th><th>max</th><th>share</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
+         <th>median</th><th>p95</th><th>max</th><th title=\"waits between tries included\">total</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
     )
 }
 

@@ -125,6 +125,8 @@ fn words_of_other_programs_lead_to_the_command() {
         ("inspect", "`toolcrib tools --schema`"),
         ("init", "`toolcrib import .mcp.json > servers.toml`"),
         ("torture", "`toolcrib-lab`"),
+        ("resume", "run the command that began a run again"),
+        ("monitor", "`toolcrib top`"),
     ] {
         let output = bench.run(&[word]);
         let said = err(&output);
@@ -133,6 +135,8 @@ fn words_of_other_programs_lead_to_the_command() {
     }
     let said = err(&bench.run(&["up", "--port", "1"]));
     assert!(said.contains("`serve` has --http PORT|ADDRESS"), "{said}");
+    let said = err(&bench.run(&["run", "x.jsonl", "--resume"]));
+    assert!(said.contains("the same command without it continues") && !said.contains("similar"), "{said}");
     let said = err(&bench.run(&["serve", "--port", "x"]));
     assert!(said.contains("is not an address with a port"), "{said}");
 }
