@@ -61,7 +61,7 @@ impl ErrorBody {
             message: message(outer, inner),
             codes,
             status,
-            hint: retry_delay(inner),
+            hint: retry_hint::from_members(inner).or_else(|| retry_hint::from_members(outer)),
             overflow: Some(ContextOverflow { limit: number("n_ctx"), asked: number("n_prompt_tokens") }),
         }
         .finished()
@@ -228,17 +228,6 @@ fn message(outer: &Map<String, Value>, inner: &Map<String, Value>) -> String {
 
 fn bare(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Google's `details: [{retryDelay: "34s"}]`, wherever it stands.
-fn retry_delay(inner: &Map<String, Value>) -> Option<Duration> {
-    let delay = |value: &Value| retry_hint::spelled(value.get("retryDelay")?.as_str()?);
-    let details = inner.get("details");
-    inner
-        .get("retryDelay")
-        .and_then(|value| retry_hint::spelled(value.as_str()?))
-        .or_else(|| details.and_then(delay))
-        .or_else(|| details?.as_array()?.iter().find_map(delay))
 }
 
 /// Text of a body that is not JSON: the title of a page, or the text itself.
