@@ -43,7 +43,8 @@ pub enum Delta<'a> {
         /// The piece.
         text: &'a str,
     },
-    /// The attempt failed: all earlier pieces are void, another attempt begins.
+    /// All earlier pieces are void: the attempt failed, and another begins; or the text was a thought, as its end shows,
+    /// and is told anew.
     Restarted,
 }
 
@@ -52,6 +53,7 @@ impl<'a> From<Part<'a>> for Delta<'a> {
         match part {
             Part::Said(text) => Self::Text(text),
             Part::Thought(text) => Self::Reasoning(text),
+            Part::Void => Self::Restarted,
         }
     }
 }
