@@ -16,6 +16,7 @@ use crate::{
     text::thoughts,
 };
 
+mod call_ids;
 mod chat;
 mod completions;
 mod content;
@@ -98,6 +99,10 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
     let renamed = tool_schema::sent(&request.messages, &request.tools);
     let renamed = renamed.map(|messages| ChatRequest { messages, ..request.clone() });
     let request = renamed.as_ref().unwrap_or(request);
+    // This one renames more.
+    let messages = (config.api != LlmApi::Messages).then(|| call_ids::different(&request.messages)).flatten();
+    let different = messages.map(|messages| ChatRequest { messages, ..request.clone() });
+    let request = different.as_ref().unwrap_or(request);
     let mut body = match config.api {
         LlmApi::Chat => chat::encode(request, config),
         LlmApi::Completions => completions::encode(request, config)?,
@@ -167,12 +172,19 @@ pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Dec
         return Err(failure);
     }
     let mut ids = Ids { next: calls_so_far, taken: HashSet::new() };
-    match api {
+    let mut decoded = match api {
         LlmApi::Chat => chat::read(json, &mut ids),
         LlmApi::Completions => completions::read(json),
         LlmApi::Responses => responses::read(json, &mut ids),
         LlmApi::Messages => messages::read(json, &mut ids),
+    }?;
+    for call in &mut decoded.tool_calls {
+        // Marks of gpt-oss behind a name are its server's, and none of the name: `search<|channel|>commentary`.
+        if let Some((name, _)) = call.name.split_once("<|").filter(|(name, _)| !name.trim().is_empty()) {
+            call.name = name.trim().to_owned();
+        }
     }
+    Ok(decoded)
 }
 
 /// The first of `choices`, as the formats of OpenAI's older APIs have it.
@@ -194,15 +206,31 @@ fn with_calls(finish: Finish, calls: &[ToolCall]) -> Finish {
 
 /// Why the model stopped, in the words of any of these servers.
 fn finish(reason: Option<&str>) -> Finish {
-    match reason {
+    match reason.map(plain_reason).as_deref() {
         Some("stop" | "eos" | "end_turn" | "stop_sequence" | "completed") => Finish::Stop,
         Some("tool_calls" | "function_call" | "tool_use") => Finish::ToolCalls,
         Some("length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded") => {
             Finish::Length
         }
-        Some("content_filter" | "refusal" | "safety") => Finish::ContentFilter,
+        Some(
+            "content_filter"
+            | "refusal"
+            | "safety"
+            | "image_safety"
+            | "recitation"
+            | "blocklist"
+            | "prohibited_content"
+            | "spii"
+            | "sensitive"
+            | "guardrail_intervened",
+        ) => Finish::ContentFilter,
         _ => Finish::Other,
     }
+}
+
+/// A reason in lower case, without the kind that some write before it: `content_filter: SAFETY`.
+fn plain_reason(reason: &str) -> String {
+    reason.rsplit(':').next().unwrap_or(reason).trim().to_ascii_lowercase()
 }
 
 /// Ids of tool calls: unique within one answer, for any ids that the server gave.

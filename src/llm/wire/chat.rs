@@ -77,21 +77,27 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     })
 }
 
+/// The calls of a message, or of a piece of one: a list, or one alone. What is no object asks for nothing.
+fn asked_calls(message: &Value) -> impl Iterator<Item = &Value> {
+    let calls = match message.get("tool_calls") {
+        Some(Value::Array(calls)) => calls.as_slice(),
+        Some(one @ Value::Object(_)) => std::slice::from_ref(one),
+        _ => &[],
+    };
+    calls.iter().filter(|call| call.is_object())
+}
+
 fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
-    // What is no object asks for nothing.
-    let calls = message
-        .get("tool_calls")
-        .and_then(Value::as_array)
-        .filter(|calls| calls.iter().any(Value::is_object));
+    let no_calls = asked_calls(message).next().is_none();
     // The form before that: one call, without an id.
-    let old = message.get("function_call").filter(|call| call.is_object() && calls.is_none());
+    let old = message.get("function_call").filter(|call| call.is_object() && no_calls);
     let call = |call: &Value| {
         // Some servers put name and arguments beside the id and not into `function`.
         let function = call.get("function").unwrap_or(call);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         ToolCall::new(ids.give(call.get("id")), name, arguments(function.get("arguments")))
     };
-    calls.into_iter().flatten().filter(|call| call.is_object()).chain(old).map(call).collect()
+    asked_calls(message).chain(old).map(call).collect()
 }
 
 /// Token counts, the same in the older Completions API.
@@ -148,10 +154,12 @@ mod tests {
             {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
             {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
             {"id": "mine", "function": {"name": "c", "arguments": ""}},
-            {"id": "", "name": "d"},
+            {"id": "", "name": "d<|channel|>commentary"},
             null,
             [[]],
         ]);
+        let one = answer(&json!({"tool_calls": {"id": "x", "function": {"name": "a"}}}), &"stop".into());
+        assert_eq!(one.tool_calls, [ToolCall::new("x", "a", "{}")]);
         let none = answer(&json!({"content": "said", "tool_calls": [null, "x"]}), &"stop".into());
         assert_eq!((none.content.as_str(), none.tool_calls.len(), none.finish), ("said", 0, Finish::Stop));
         let old = json!({"content": null, "function_call": {"name": "a", "arguments": "{\"x\": 1}"}});
