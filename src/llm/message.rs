@@ -245,6 +245,11 @@ pub(super) fn sent_arguments(arguments: &str) -> String {
     }
 }
 
+/// What a model said, where servers refuse an answer that is empty and has no calls.
+pub(super) fn sent_text(content: &str) -> &str {
+    if content.trim().is_empty() { "(no answer)" } else { content }
+}
+
 /// Arguments as text, whether they came as text, as an object or not at all.
 pub(super) fn arguments(value: Option<&Value>) -> String {
     match value {

@@ -85,6 +85,25 @@ fn chat_calls() {
     same(LlmApi::Chat, &none, &whole("", ""));
 }
 
+#[test]
+fn responses_that_end_without_their_items_are_read() {
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "t", "arguments": ""});
+    for end in [json!({"output": []}), json!({"output": null, "status": "in_progress"}), json!(null)] {
+        let pieces = [
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "I lo"}),
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "ok."}),
+            json!({"type": "response.output_item.added", "output_index": 1, "item": call}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{\"x\""}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": ":1}"}),
+            json!({"type": "response.completed", "response": end}),
+        ];
+        let text = pieces.iter().fold(String::new(), |text, piece| text + &format!("data: {piece}\n\n"));
+        let answer = read(LlmApi::Responses, &text, 9).0.unwrap();
+        assert_eq!(answer.content, "I look.", "{end}");
+        assert_eq!(answer.tool_calls, [ToolCall::new("c1", "t", "{\"x\":1}")], "{end}");
+    }
+}
+
 /// One call, in all the ways of servers that count calls, name them or repeat them in their own way.
 #[test]
 fn calls_of_servers_with_ways_of_their_own() {

@@ -13,14 +13,17 @@ use super::{
 };
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
+    llm::{
+        ChatRequest, Finish, Message, ToolCall,
+        message::{arguments, sent_text},
+    },
     task::Usage,
 };
 
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
     let mut body = Map::new();
     body.insert("model".into(), config.model.as_str().into());
-    let mut messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
+    let mut messages: Vec<Value> = request.messages.iter().map(message).collect();
     if let Some(prefill) = request.prefilled(config) {
         // As vLLM and what follows it have it: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
         messages.push(json!({"role": "assistant", "content": prefill}));
@@ -47,6 +50,16 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
     put(&mut body, "max_tokens", request.max_tokens.or(config.max_tokens));
     put(&mut body, "seed", config.seed);
     body
+}
+
+fn message(message: &Message) -> Value {
+    let mut json = message.to_json();
+    if let Message::Assistant { content, tool_calls, .. } = message
+        && tool_calls.is_empty()
+    {
+        json["content"] = sent_text(content).into();
+    }
+    json
 }
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
@@ -122,6 +135,17 @@ mod tests {
         config::LlmApi,
         llm::{LlmErrorClass, ToolMode, ToolSpec, wire},
     };
+
+    #[test]
+    fn an_answer_that_was_empty_goes_back_as_words() {
+        let config = LlmConfig::new(Some("http://x/v1".into()), "m");
+        let call = ToolCall::new("c", "t", "{}");
+        let said = [Message::said("", vec![]), Message::said("hi", vec![]), Message::said("", vec![call])];
+        let body = encode(&ChatRequest::new(said.to_vec()), &config);
+        let contents: Vec<&Value> =
+            body["messages"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+        assert_eq!(contents, [&json!("(no answer)"), &json!("hi"), &Value::Null]);
+    }
 
     fn answer(message: &Value, finish: &Value) -> Decoded {
         let body = json!({"choices": [{"index": 0, "message": message, "finish_reason": finish}],

@@ -112,6 +112,12 @@ fn of_minimax(resp: &Value, code: i64) -> NoAnswer {
     error_inside(&json!({"error": error}))
 }
 
+/// An answer that its server did not bring to its end, in our words.
+pub(super) fn unfinished(told: &str) -> NoAnswer {
+    let body = ErrorBody { message: told.to_owned(), status: Some(500), ..ErrorBody::default() };
+    NoAnswer { class: LlmErrorClass::Server, body, theirs: true }
+}
+
 /// What an error says that came with a good status.
 pub(in crate::llm) fn error_inside(json: &Value) -> NoAnswer {
     of_body(ErrorBody::of_json(json))
