@@ -300,13 +300,13 @@ impl Assembly {
         if self.done {
             return Ok(());
         }
-        match serde_json::from_str(&event.data) {
-            Ok(json) => self.piece(&json, event.failed, observer),
+        match wire::lenient(&event.data) {
+            Some(json) => self.piece(&json, event.failed, observer),
             // Words in place of an error object.
-            Err(_) if event.failed => Err(wire::error_inside(&Value::String(event.data.clone()))),
-            Err(_) if event.name.as_deref().is_some_and(is_ping) => Ok(()),
+            None if event.failed => Err(wire::error_inside(&Value::String(event.data.clone()))),
+            None if event.name.as_deref().is_some_and(is_ping) => Ok(()),
             // Some servers leave out the blank lines between events.
-            Err(_) => {
+            None => {
                 // A proxy may take a comment for data.
                 let tells = |line: &&str| !line.is_empty() && !line.starts_with(':') && !is_ping(line);
                 event.data.lines().map(str::trim).filter(tells).try_for_each(|line| {

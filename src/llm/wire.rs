@@ -13,7 +13,7 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig},
     task::Usage,
-    text::thoughts,
+    text::{halves::without_halves, thoughts},
 };
 
 mod call_ids;
@@ -154,16 +154,23 @@ pub(super) fn parts(api: LlmApi) -> Box<dyn Parts> {
 
 /// Reads an answer. Calls without an id get one that counts on from `calls_so_far`.
 pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnswer> {
-    let json: Value = serde_json::from_slice(body).map_err(|error| {
+    let json: Value = serde_json::from_slice(body).or_else(|error| {
         let text = String::from_utf8_lossy(body);
-        match text.trim_start().chars().next() {
+        let text = text.trim_start_matches('\u{feff}').trim_start();
+        lenient(text).ok_or_else(|| match text.chars().next() {
             None => bad("answered with an empty body"),
-            Some('<') => bad(format!("answered with {} in place of JSON", page_text(&text))),
+            Some('<') => bad(format!("answered with {} in place of JSON", page_text(text))),
             Some('{' | '[') => bad(format!("answered with broken JSON: {error}")),
-            Some(_) => failure::plain_text(&text),
-        }
+            Some(_) => failure::plain_text(text),
+        })
     })?;
     read(api, &json, calls_so_far)
+}
+
+/// JSON, also with halves of characters in it.
+pub(super) fn lenient(text: &str) -> Option<Value> {
+    let mended = || serde_json::from_str(&without_halves(text)?).ok();
+    serde_json::from_str(text).ok().or_else(mended)
 }
 
 /// The same for an answer that is JSON already.

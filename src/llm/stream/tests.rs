@@ -207,6 +207,18 @@ fn messages_and_texts_in_a_stream_are_read() {
 }
 
 #[test]
+fn halves_of_characters_cost_themselves_alone() {
+    let text = concat!(
+        r#"data: {"choices":[{"delta":{"content":"a\ud83d"}}]}"#,
+        "\n\n",
+        r#"data: {"choices":[{"delta":{"content":"\ude00b"},"finish_reason":"stop"}]}"#,
+        "\n\n",
+    );
+    let (answer, _) = read(LlmApi::Chat, text, 3);
+    assert_eq!(answer.unwrap().content, "a\u{fffd}\u{fffd}b");
+}
+
+#[test]
 fn signs_of_life_are_no_part_of_an_answer() {
     let piece = json!({"choices": [{"delta": {"content": "4"}, "finish_reason": "stop"}]});
     for around in [

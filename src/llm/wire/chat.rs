@@ -64,13 +64,25 @@ fn message(message: &Message) -> Value {
 
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     let choice = first_choice(json)?;
-    let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
-        return Err(bad("answered with a choice that has no `message`"));
-    };
+    // Its text alone, for some.
+    let text = choice.get("message").or_else(|| choice.get("text")).filter(|text| text.is_string());
+    let text = text.map(|text| json!({"content": text}));
+    let message = choice.get("message").filter(|message| message.is_object()).or(text.as_ref());
+    let message = message.ok_or_else(|| bad("answered with a choice that has no `message`"))?;
     let Content { text: mut content, reasoning: thought, mut refusal } = Content::of(message.get("content"));
-    let tool_calls = tool_calls(message, ids);
     let reason = choice.get("finish_reason").and_then(Value::as_str);
-    let mut finish = with_calls(finish(reason), &tool_calls);
+    let mut tool_calls = calls_of(message, ids);
+    let mut finish = finish(reason);
+    if tool_calls.is_empty() && finish == Finish::ToolCalls {
+        // Copilot puts what is said and what is called into choices of their own.
+        let others = json.get("choices").and_then(Value::as_array).into_iter().flatten();
+        let messages = others.filter_map(|other| other.get("message"));
+        tool_calls = messages
+            .map(|message| calls_of(message, ids))
+            .find(|calls| !calls.is_empty())
+            .unwrap_or_default();
+    }
+    finish = with_calls(finish, &tool_calls);
     refusal.push_str(&message.get("refusal").map(content::words).unwrap_or_default());
     if !refusal.is_empty() {
         finish = Finish::ContentFilter;
@@ -100,7 +112,7 @@ fn asked_calls(message: &Value) -> impl Iterator<Item = &Value> {
     calls.iter().filter(|call| call.is_object())
 }
 
-fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
+fn calls_of(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
     let no_calls = asked_calls(message).next().is_none();
     // The form before that: one call, without an id.
     let old = message.get("function_call").filter(|call| call.is_object() && no_calls);
@@ -164,6 +176,13 @@ mod tests {
         assert_eq!((parts.content.as_str(), parts.finish), ("ab", Finish::Stop));
         let refusal = answer(&json!({"content": null, "refusal": "no"}), &"stop".into());
         assert_eq!((refusal.content.as_str(), refusal.finish), ("no", Finish::ContentFilter));
+        for choice in [json!({"message": "hi"}), json!({"text": "hi", "finish_reason": "stop"})] {
+            let body = format!("\u{feff}{}", json!({"choices": [choice]}));
+            assert_eq!(wire::decode(LlmApi::Chat, body.as_bytes(), 0).unwrap().content, "hi");
+        }
+        // Halves of a character, and bytes that are none.
+        let halves = b"{\"choices\": [{\"message\": {\"content\": \"a\\ud83d \xff\"}}]}";
+        assert_eq!(wire::decode(LlmApi::Chat, halves, 0).unwrap().content, "a\u{fffd} \u{fffd}");
         let thought = answer(&json!({"content": "42", "reasoning_content": "hm"}), &"length".into());
         assert_eq!((thought.reasoning.as_deref(), thought.finish), (Some("hm"), Finish::Length));
         let counted = json!({"usage": {"prompt_tokens": 194, "completion_tokens": 2,
@@ -186,6 +205,12 @@ mod tests {
         assert_eq!(one.tool_calls, [ToolCall::new("x", "a", "{}")]);
         let none = answer(&json!({"content": "said", "tool_calls": [null, "x"]}), &"stop".into());
         assert_eq!((none.content.as_str(), none.tool_calls.len(), none.finish), ("said", 0, Finish::Stop));
+        let call = json!({"id": "x", "function": {"name": "a"}});
+        let split = json!({"choices": [
+            {"message": {"content": "I look."}, "finish_reason": "tool_calls"},
+            {"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+        let split = wire::decode(LlmApi::Chat, split.to_string().as_bytes(), 0).unwrap();
+        assert_eq!((split.content.as_str(), split.tool_calls.len()), ("I look.", 1));
         let old = json!({"content": null, "function_call": {"name": "a", "arguments": "{\"x\": 1}"}});
         let old = answer(&old, &"function_call".into());
         assert_eq!(old.tool_calls, [ToolCall::new("call_4", "a", "{\"x\": 1}")]);

@@ -69,9 +69,14 @@ fn failed_choice(choice: &Value) -> Option<NoAnswer> {
 /// What a reason says of an answer that its server did not bring to its end: no part of it counts.
 fn broken_off(reason: &str) -> Option<NoAnswer> {
     let status = match &*super::plain_reason(reason) {
-        // vLLM, SGLang; Gemini; Zhipu; DeepSeek.
-        "error" | "abort" | "aborted" | "failed" => 500,
-        "malformed_function_call" | "unexpected_tool_call" | "malformed_response" => 500,
+        // vLLM and SGLang, Gemini; Zhipu; DeepSeek.
+        "error"
+        | "abort"
+        | "aborted"
+        | "failed"
+        | "malformed_function_call"
+        | "unexpected_tool_call"
+        | "malformed_response" => 500,
         "network_error" => 502,
         "insufficient_system_resource" => 503,
         _ => return None,

@@ -230,3 +230,25 @@ pub(in crate::session) fn initialized(answer: RpcAnswer) -> RequestState {
         Err(theirs) => RequestState::Refused(Some(speaks([theirs.as_str()]))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_may_name_other_revisions() {
+        let named = |message: &'static str, data: Value| {
+            let error = ErrorData::new(ErrorCode::INVALID_PARAMS, message, Some(data));
+            named_in(&error).map(|version| version.to_string())
+        };
+        assert_eq!(
+            named("no", json!({"supported": ["2024-11-05", "2025-06-18"]})).as_deref(),
+            Some("2025-06-18")
+        );
+        assert_eq!(named("only 2025-03-26 here", json!({})).as_deref(), Some("2025-03-26"));
+        // The one that was asked for, one of the new era, one that nobody knows.
+        assert_eq!(named("2025-11-25 or 2026-07-28 or 2021-01-01", json!(null)), None);
+    }
+}
