@@ -1,6 +1,34 @@
 //! Formats and parses durations for people and for files.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
+
+use regex::Regex;
+
+/// One number with its unit, as a pattern.
+pub(crate) const SPELLED_PART: &str =
+    r"(?<number>\d+(?:\.\d+)?)\s*(?<unit>milliseconds?|seconds?|secs?|minutes?|mins?|hours?|ms|s|m|h)";
+
+/// A duration as servers spell it: `2s`, `1.5s`, `6m0s`, `20ms`, `20 seconds`.
+pub(crate) fn spelled(text: &str) -> Option<Duration> {
+    static WHOLE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(&format!(r"(?i)^(?:{SPELLED_PART}\s*)+$")).expect("a constant pattern"));
+    static PARTS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(&format!("(?i){SPELLED_PART}")).expect("a constant pattern"));
+    let text = text.trim();
+    if !WHOLE.is_match(text) {
+        return None;
+    }
+    PARTS.captures_iter(text).try_fold(Duration::ZERO, |total, part| {
+        let unit = match part["unit"].to_ascii_lowercase().as_str() {
+            unit if unit.starts_with("ms") || unit.starts_with("mil") => 0.001,
+            unit if unit.starts_with('s') => 1.0,
+            unit if unit.starts_with('m') => 60.0,
+            _ => 3600.0,
+        };
+        let part = Duration::try_from_secs_f64(part["number"].parse::<f64>().ok()? * unit).ok()?;
+        Some(total.saturating_add(part))
+    })
+}
 
 /// `duration` to about three digits: measured times have more digits than a person reads.
 pub(crate) fn rounded(duration: Duration) -> Duration {
@@ -36,6 +64,24 @@ mod tests {
     use humantime::format_duration;
 
     use super::*;
+
+    #[test]
+    fn durations_of_servers_are_read() {
+        for (text, millis) in [
+            ("34.5s", Some(34_500)),
+            ("6m0s", Some(360_000)),
+            ("20ms", Some(20)),
+            (" 20 seconds ", Some(20_000)),
+            ("2 min 1 sec", Some(121_000)),
+            ("1h", Some(3_600_000)),
+            ("", None),
+            ("soon", None),
+            ("30 March", None),
+            ("2", None),
+        ] {
+            assert_eq!(spelled(text), millis.map(Duration::from_millis), "{text}");
+        }
+    }
 
     #[test]
     fn durations_have_few_digits() {

@@ -50,7 +50,7 @@ use host_pool::IdleTime;
 pub(crate) use host_pool::{HostPool, HttpAnswer, RequestError, head};
 #[cfg(feature = "serve")]
 pub(crate) use paced::connection_counts;
-pub(crate) use retry_after::{retry_after, until};
+pub(crate) use retry_after::{asked_wait, of_seconds, retry_after};
 use route::{AddressScope, Route};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

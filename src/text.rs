@@ -1,9 +1,11 @@
-//! Counts, durations and lines in words, for people; hashes as short names; the thoughts in a model's text.
+//! Counts, durations and lines in words, for people; hashes as short names; the thoughts in a model's text; halves of
+//! characters in JSON.
 
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+pub(crate) mod halves;
 pub(crate) mod thoughts;
 
 /// The first 128 bits of a hash.

@@ -64,7 +64,12 @@ pub(super) fn read(protocol: ToolProtocol, answer: ChatAnswer, tools: bool, call
     };
     let cut = finish == Finish::Length;
     let calls: Vec<RequestedCall> = match protocol {
-        ToolProtocol::Native => tool_calls.into_iter().map(|call| native(call, cut)).collect(),
+        ToolProtocol::Native => {
+            // Those before the last one were complete.
+            let last = tool_calls.len().saturating_sub(1);
+            let calls = tool_calls.into_iter().enumerate();
+            calls.map(|(place, call)| native(call, cut && place == last)).collect()
+        }
         ToolProtocol::Xml => {
             let asked = |(number, block): (usize, xml::Block)| RequestedCall {
                 id: format!("call_{}", calls + number),

@@ -140,6 +140,7 @@ impl ToolSet {
             let text = format!("error: the arguments are not JSON: {error}; nothing was run.");
             with_written(text, &call.arguments)
         })?;
+        let text = form.as_ref().map_or_else(|| text.to_owned(), |form| form.to.clone());
         corrections.extend(form);
         let Value::Object(arguments) = value else {
             let text = "error: the arguments must be a JSON object; nothing was run.".to_owned();
@@ -150,10 +151,10 @@ impl ToolSet {
         if let Some(rule) = rule {
             let mut ready = take_over(&self.catalog, rule, &path, &arguments, config)?;
             ready.corrections.splice(0..0, corrections);
-            return Ok(CheckedCall { exact: ExactNumbers::of(text), ..ready });
+            return Ok(CheckedCall { exact: ExactNumbers::of(&text), ..ready });
         }
         let ready = fit(entry, arguments, corrections, config)?;
-        Ok(CheckedCall { exact: ExactNumbers::of(text), ..ready })
+        Ok(CheckedCall { exact: ExactNumbers::of(&text), ..ready })
     }
 
     fn find(

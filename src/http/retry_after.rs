@@ -1,8 +1,10 @@
-//! Reads `Retry-After`: seconds, whole or not, or a date.
+//! Reads the wait that an answer asks for: seconds, whole or not, a number with its unit, or a date.
 
 use std::time::{Duration, SystemTime};
 
 use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
+
+use crate::duration::spelled;
 
 /// The longest value that is shown.
 const MAX_SHOWN: usize = 60;
@@ -19,12 +21,18 @@ pub(crate) struct RetryAfter {
 /// The wait that an answer asks for.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<RetryAfter> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = seconds(text).or_else(|| Some(until(read(text)?, headers)));
-    Some(RetryAfter { wait, text: text.chars().take(MAX_SHOWN).collect() })
+    Some(RetryAfter { wait: asked_wait(text, headers), text: text.chars().take(MAX_SHOWN).collect() })
 }
 
-fn seconds(text: &str) -> Option<Duration> {
-    let seconds: f64 = text.parse().ok()?;
+/// The wait that `text`, the value of a header, asks for. Less than none is none; what is longer than can be counted is
+/// [`Duration::MAX`].
+pub(crate) fn asked_wait(text: &str, headers: &HeaderMap) -> Option<Duration> {
+    let text = text.trim();
+    seconds(text).or_else(|| spelled(text)).or_else(|| Some(until(read(text)?, headers)))
+}
+
+/// A number of seconds as a wait.
+pub(crate) fn of_seconds(seconds: f64) -> Option<Duration> {
     match seconds {
         _ if seconds.is_nan() => None,
         _ if seconds < 0.0 => Some(Duration::ZERO),
@@ -32,8 +40,12 @@ fn seconds(text: &str) -> Option<Duration> {
     }
 }
 
+fn seconds(text: &str) -> Option<Duration> {
+    of_seconds(text.parse().ok()?)
+}
+
 /// The time until a date, by the server's own clock where it tells it.
-pub(crate) fn until(date: SystemTime, headers: &HeaderMap) -> Duration {
+fn until(date: SystemTime, headers: &HeaderMap) -> Duration {
     let told = headers.get(DATE).and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
     date.duration_since(told.unwrap_or_else(SystemTime::now)).unwrap_or_default()
 }
@@ -65,6 +77,9 @@ mod tests {
             ("99999999999999999999999", Some(Duration::MAX)),
             ("Sun, 06 Nov 1994 08:50:07 GMT", Some(Duration::from_secs(30))),
             ("Sun, 06 Nov 1994 08:00:00 GMT", Some(Duration::ZERO)),
+            ("2s", Some(Duration::from_secs(2))),
+            ("1m 30s", Some(Duration::from_secs(90))),
+            ("Sun Nov  6 08:50:07 1994", Some(Duration::from_secs(30))),
             ("NaN", None),
             ("soon", None),
             ("", None),

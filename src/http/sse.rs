@@ -101,6 +101,8 @@ impl Parser {
             return self.event.take().map(|event| Event { name, ..event });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        // No field begins so: some write an error, or every piece, as a line of JSON alone.
+        let (field, value) = if line.starts_with('{') { ("data", line) } else { (field, value) };
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "data" | "error" => {
@@ -159,6 +161,7 @@ mod tests {
             ("data\n\n", &[""]),
             ("\u{feff}data: ä€\n\n", &["ä€"]),
             ("data: [DONE]", &["[DONE]"]),
+            ("data: a\n\n{\"error\": \"b\"}", &["a", "{\"error\": \"b\"}"]),
             ("data: a\n", &["a"]),
             ("", &[]),
         ] {

@@ -227,8 +227,12 @@ pub(crate) fn callable(name: &str) -> Cow<'_, str> {
 
 /// Whether arguments are what every API takes back: an object.
 pub(crate) fn is_object(arguments: &str) -> bool {
+    // Deeper ones are read by few.
+    const DEEP: usize = 100;
+    let nests = || arguments.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
     arguments.trim_start().starts_with('{')
         && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok()
+        && (nests() <= DEEP || serde_json::from_str::<Value>(arguments).is_ok())
 }
 
 /// The arguments of an earlier call as they are sent: servers parse them, and refuse the whole conversation for
@@ -241,11 +245,16 @@ pub(super) fn sent_arguments(arguments: &str) -> String {
     }
 }
 
+/// What a model said, where servers refuse an answer that is empty and has no calls.
+pub(super) fn sent_text(content: &str) -> &str {
+    if content.trim().is_empty() { "(no answer)" } else { content }
+}
+
 /// Arguments as text, whether they came as text, as an object or not at all.
 pub(super) fn arguments(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "{}".into(),
-        Some(Value::String(text)) if text.trim().is_empty() => "{}".into(),
+        Some(Value::String(text)) if matches!(text.trim(), "" | "null" | "None") => "{}".into(),
         // PHP writes an empty object so.
         Some(Value::Array(list)) if list.is_empty() => "{}".into(),
         Some(Value::String(text)) => text.clone(),
@@ -285,6 +294,8 @@ mod tests {
 
     #[test]
     fn calls_go_back_in_a_form_that_strict_servers_take() {
+        let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(3000), "]".repeat(3000));
+        let wrapped = json!({"arguments": deep}).to_string();
         for (written, sent) in [
             (r#"{"path": "a"}"#, r#"{"path": "a"}"#),
             ("", "{}"),
@@ -292,6 +303,7 @@ mod tests {
             (r#"{"a":1}{"b":2}"#, r#"{"arguments":"{\"a\":1}{\"b\":2}"}"#),
             ("[1]", r#"{"arguments":"[1]"}"#),
             ("null", r#"{"arguments":"null"}"#),
+            (deep.as_str(), wrapped.as_str()),
             (r#"{"n": 123456789012345678901234567890}"#, r#"{"n": 123456789012345678901234567890}"#),
         ] {
             assert_eq!(sent_arguments(written), sent);
@@ -306,6 +318,14 @@ mod tests {
         ] {
             assert_eq!(callable(name), sent);
         }
+    }
+
+    #[test]
+    fn arguments_that_are_none_are_an_empty_object() {
+        for none in [json!(null), json!(""), json!(" "), json!("null"), json!([]), json!({})] {
+            assert_eq!(arguments(Some(&none)), "{}", "{none}");
+        }
+        assert_eq!(arguments(Some(&json!("nul"))), "nul");
     }
 
     #[test]

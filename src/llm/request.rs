@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Attempt, Finish, Message, ToolCall, message::Thinking};
+use super::{Attempt, Finish, Message, ToolCall, message::Thinking, wire::tool_schema::FittedOnce};
 use crate::{
     config::{LlmConfig, TokenPrice},
     task::Usage,
@@ -23,6 +23,8 @@ pub struct ToolSpec {
     pub parameters: Arc<Map<String, Value>>,
     /// Ask the server to hold the model to the schema. Only some servers know the field.
     pub strict: bool,
+    /// What it is sent as.
+    pub(super) fitted: FittedOnce,
 }
 
 impl ToolSpec {
@@ -32,7 +34,8 @@ impl ToolSpec {
         description: impl Into<String>,
         parameters: Arc<Map<String, Value>>,
     ) -> Self {
-        Self { name: name.into(), description: description.into(), parameters, strict: false }
+        let (name, description, fitted) = (name.into(), description.into(), FittedOnce::default());
+        Self { name, description, parameters, strict: false, fitted }
     }
 }
 

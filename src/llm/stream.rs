@@ -43,7 +43,8 @@ pub enum Delta<'a> {
         /// The piece.
         text: &'a str,
     },
-    /// The attempt failed: all earlier pieces are void, another attempt begins.
+    /// All earlier pieces are void: the attempt failed, and another begins; or the text was a thought, as its end shows,
+    /// and is told anew.
     Restarted,
 }
 
@@ -52,6 +53,7 @@ impl<'a> From<Part<'a>> for Delta<'a> {
         match part {
             Part::Said(text) => Self::Text(text),
             Part::Thought(text) => Self::Reasoning(text),
+            Part::Void => Self::Restarted,
         }
     }
 }
@@ -224,9 +226,22 @@ fn observe_piece(span: &Span, delta: Delta<'_>) {
     }
 }
 
+/// Events that say only that the connection lives, by their names or their data.
+const PINGS: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
+
+/// What a body is that should be a stream of events.
+enum BodyForm {
+    /// Nothing of it came yet.
+    Unknown,
+    Events,
+    /// JSON without events: an answer or an error in one piece, or a piece on each line.
+    Bare(Vec<u8>),
+}
+
 /// The pieces of one answer so far.
 pub(super) struct Assembly {
     api: LlmApi,
+    form: BodyForm,
     parser: Parser,
     parts: Box<dyn Parts>,
     /// The server said that there is nothing more.
@@ -249,7 +264,8 @@ pub(super) enum Broken {
 impl Assembly {
     pub(super) fn new(api: LlmApi) -> Self {
         let (parser, opening) = Default::default();
-        Self { api, parser, parts: wire::parts(api), done: false, begun: false, opening }
+        let form = BodyForm::Unknown;
+        Self { api, form, parser, parts: wire::parts(api), done: false, begun: false, opening }
     }
 
     /// Whether nothing more is to come.
@@ -264,6 +280,14 @@ impl Assembly {
 
     /// Takes more of the stream. Gives whether an event was in it.
     pub(super) fn feed(&mut self, bytes: &[u8], observer: &Observer<'_>) -> Result<bool, NoAnswer> {
+        if let (BodyForm::Unknown, Some(first)) = (&self.form, bytes.trim_ascii_start().first()) {
+            let is_bare = matches!(first, b'{' | b'[');
+            self.form = if is_bare { BodyForm::Bare(Vec::new()) } else { BodyForm::Events };
+        }
+        if let BodyForm::Bare(body) = &mut self.form {
+            body.extend_from_slice(bytes);
+            return Ok(true);
+        }
         let mut events = Vec::new();
         self.parser.feed(bytes, &mut events);
         for event in &events {
@@ -276,14 +300,17 @@ impl Assembly {
         if self.done {
             return Ok(());
         }
-        match serde_json::from_str(&event.data) {
-            Ok(json) => self.piece(&json, event.failed, observer),
+        match wire::lenient(&event.data) {
+            Some(json) => self.piece(&json, event.failed, observer),
             // Words in place of an error object.
-            Err(_) if event.failed => Err(wire::error_inside(&Value::String(event.data.clone()))),
+            None if event.failed => Err(wire::error_inside(&Value::String(event.data.clone()))),
+            None if event.name.as_deref().is_some_and(is_ping) => Ok(()),
             // Some servers leave out the blank lines between events.
-            Err(_) => {
-                event.data.lines().map(str::trim).filter(|line| !line.is_empty()).try_for_each(|line| {
-                    if line == "[DONE]" {
+            None => {
+                // A proxy may take a comment for data.
+                let tells = |line: &&str| !line.is_empty() && !line.starts_with(':') && !is_ping(line);
+                event.data.lines().map(str::trim).filter(tells).try_for_each(|line| {
+                    if line.eq_ignore_ascii_case("[DONE]") {
                         self.done = true;
                         return Ok(());
                     }
@@ -321,6 +348,20 @@ impl Assembly {
 
     /// The stream is over: the answer, as the server would have given it in one piece.
     pub(super) fn finish(mut self, calls_so_far: usize, observer: &Observer<'_>) -> Result<Decoded, Broken> {
+        if let BodyForm::Bare(body) = std::mem::replace(&mut self.form, BodyForm::Events) {
+            let no = match wire::decode(self.api, &body, calls_so_far) {
+                Ok(mut decoded) => {
+                    decoded.settle_thoughts();
+                    observer.whole(&decoded);
+                    return Ok(decoded);
+                }
+                Err(no) => no,
+            };
+            let pieces = pieces_in_lines(&body).ok_or(Broken::No(no))?;
+            for piece in &pieces {
+                self.piece(piece, false, observer).map_err(Broken::No)?;
+            }
+        }
         if let Some(event) = std::mem::take(&mut self.parser).end() {
             match self.take(&event, observer) {
                 // Half an event is the sign of a break, not of a server that writes badly. After the end of the
@@ -335,6 +376,17 @@ impl Assembly {
         self.opening.end(&mut |part| observer.tell(part.into()));
         wire::read(self.api, &self.parts.whole(), calls_so_far).map_err(Broken::No)
     }
+}
+
+fn is_ping(words: &str) -> bool {
+    PINGS.iter().any(|ping| words.trim().eq_ignore_ascii_case(ping))
+}
+
+/// The pieces of a body that has one on each of several lines.
+fn pieces_in_lines(body: &[u8]) -> Option<Vec<Value>> {
+    let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let pieces: Option<Vec<Value>> = lines.map(|line| serde_json::from_slice(line).ok()).collect();
+    pieces.filter(|pieces| pieces.len() > 1)
 }
 
 #[cfg(test)]

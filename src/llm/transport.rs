@@ -313,7 +313,9 @@ impl Endpoint {
 
     /// An answer in one piece. Some servers stream it, and say that it is no stream.
     fn decode(&self, body: &[u8], so_far: usize) -> Result<Decoded, NoAnswer> {
-        if !(body.starts_with(b"data:") || body.starts_with(b"event:")) {
+        let begin = body.trim_ascii_start();
+        let is_stream = [&b"data:"[..], b"event:", b":"].iter().any(|field| begin.starts_with(field));
+        if !is_stream && !begin.starts_with(b"{") {
             return wire::decode(self.config.api, body, so_far);
         }
         let (mut assembly, nobody) = (Assembly::new(self.config.api), Observer::default());

@@ -13,9 +13,10 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig},
     task::Usage,
-    text::thoughts,
+    text::{halves::without_halves, thoughts},
 };
 
+mod call_ids;
 mod chat;
 mod completions;
 mod content;
@@ -98,6 +99,10 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
     let renamed = tool_schema::sent(&request.messages, &request.tools);
     let renamed = renamed.map(|messages| ChatRequest { messages, ..request.clone() });
     let request = renamed.as_ref().unwrap_or(request);
+    // This one renames more.
+    let messages = (config.api != LlmApi::Messages).then(|| call_ids::different(&request.messages)).flatten();
+    let different = messages.map(|messages| ChatRequest { messages, ..request.clone() });
+    let request = different.as_ref().unwrap_or(request);
     let mut body = match config.api {
         LlmApi::Chat => chat::encode(request, config),
         LlmApi::Completions => completions::encode(request, config)?,
@@ -149,16 +154,23 @@ pub(super) fn parts(api: LlmApi) -> Box<dyn Parts> {
 
 /// Reads an answer. Calls without an id get one that counts on from `calls_so_far`.
 pub(super) fn decode(api: LlmApi, body: &[u8], calls_so_far: usize) -> Result<Decoded, NoAnswer> {
-    let json: Value = serde_json::from_slice(body).map_err(|error| {
+    let json: Value = serde_json::from_slice(body).or_else(|error| {
         let text = String::from_utf8_lossy(body);
-        match text.trim_start().chars().next() {
+        let text = text.trim_start_matches('\u{feff}').trim_start();
+        lenient(text).ok_or_else(|| match text.chars().next() {
             None => bad("answered with an empty body"),
-            Some('<') => bad(format!("answered with {} in place of JSON", page_text(&text))),
+            Some('<') => bad(format!("answered with {} in place of JSON", page_text(text))),
             Some('{' | '[') => bad(format!("answered with broken JSON: {error}")),
-            Some(_) => failure::plain_text(&text),
-        }
+            Some(_) => failure::plain_text(text),
+        })
     })?;
     read(api, &json, calls_so_far)
+}
+
+/// JSON, also with halves of characters in it.
+pub(super) fn lenient(text: &str) -> Option<Value> {
+    let mended = || serde_json::from_str(&without_halves(text)?).ok();
+    serde_json::from_str(text).ok().or_else(mended)
 }
 
 /// The same for an answer that is JSON already.
@@ -167,12 +179,19 @@ pub(super) fn read(api: LlmApi, json: &Value, calls_so_far: usize) -> Result<Dec
         return Err(failure);
     }
     let mut ids = Ids { next: calls_so_far, taken: HashSet::new() };
-    match api {
+    let mut decoded = match api {
         LlmApi::Chat => chat::read(json, &mut ids),
         LlmApi::Completions => completions::read(json),
         LlmApi::Responses => responses::read(json, &mut ids),
         LlmApi::Messages => messages::read(json, &mut ids),
+    }?;
+    for call in &mut decoded.tool_calls {
+        // Marks of gpt-oss behind a name are its server's, and none of the name: `search<|channel|>commentary`.
+        if let Some((name, _)) = call.name.split_once("<|").filter(|(name, _)| !name.trim().is_empty()) {
+            call.name = name.trim().to_owned();
+        }
     }
+    Ok(decoded)
 }
 
 /// The first of `choices`, as the formats of OpenAI's older APIs have it.
@@ -194,15 +213,31 @@ fn with_calls(finish: Finish, calls: &[ToolCall]) -> Finish {
 
 /// Why the model stopped, in the words of any of these servers.
 fn finish(reason: Option<&str>) -> Finish {
-    match reason {
+    match reason.map(plain_reason).as_deref() {
         Some("stop" | "eos" | "end_turn" | "stop_sequence" | "completed") => Finish::Stop,
         Some("tool_calls" | "function_call" | "tool_use") => Finish::ToolCalls,
         Some("length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded") => {
             Finish::Length
         }
-        Some("content_filter" | "refusal" | "safety") => Finish::ContentFilter,
+        Some(
+            "content_filter"
+            | "refusal"
+            | "safety"
+            | "image_safety"
+            | "recitation"
+            | "blocklist"
+            | "prohibited_content"
+            | "spii"
+            | "sensitive"
+            | "guardrail_intervened",
+        ) => Finish::ContentFilter,
         _ => Finish::Other,
     }
+}
+
+/// A reason in lower case, without the kind that some write before it: `content_filter: SAFETY`.
+fn plain_reason(reason: &str) -> String {
+    reason.rsplit(':').next().unwrap_or(reason).trim().to_ascii_lowercase()
 }
 
 /// Ids of tool calls: unique within one answer, for any ids that the server gave.

@@ -99,7 +99,7 @@ pub enum LiveEvent {
         /// The piece.
         text: String,
     },
-    /// The answer broke off: the pieces of it so far are void, and it begins again.
+    /// The pieces of the answer so far are void: it broke off, or its text was a thought. It begins again.
     Restarted {
         /// The request.
         turn: u32,

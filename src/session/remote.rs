@@ -1,5 +1,6 @@
 //! Remote servers: our own client of MCP over HTTP, for both eras, and for the older transport of events beside messages.
 
+mod body_form;
 mod challenge;
 mod client;
 mod connect;

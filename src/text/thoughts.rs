@@ -24,7 +24,7 @@ pub(crate) struct Split {
 /// Marks of thoughts. Words of other languages are those of the models' own templates.
 static MARKS: LazyLock<Regex> = LazyLock::new(|| {
     // <think>, <thinking>, <seed:think>, <longcat_think>, <think_fast>; Reflection, EXAONE, Gemini, DeepSeek, Qwen, GLM
-    let tag = r"<(?P<end>/?)(?:[a-z]{1,12}[:_])?(?P<tag>think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|inner_?monologue)(?:_(?:fast|faster|never_used_[0-9a-f]+))?(?:\s[^<>]{0,200})?(?P<void>/?)>";
+    let tag = r"<(?P<end>(?:/\s?)?)(?:[a-z]{1,12}[:_])?(?P<tag>(?:ant)?think(?:ing)?|thoughts?|thought_process|chain_of_thought|reasoning|reflection|scratchpad|inner_?monologue)(?:_(?:fast|faster|never_used_[0-9a-f]+))?(?:\s[^<>]{0,200})?(?P<void>/?)>";
     // Magistral; Kimi-VL; OpenThinker and Sky-T1; Command A; Apertus; MedGemma; Pangu
     let opens = r"(?P<open>\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|START_THINKING\|>|<\|inner_prefix\|>|<unused94>(?:thought\b)?|\[unused16\]|<\|(?:think|thinking)\|>)";
     let closes = r"(?P<close>\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>|<\|inner_suffix\|>|<unused95>|\[unused17\]|<\|/(?:think|thinking)\|>)";
@@ -34,7 +34,7 @@ static MARKS: LazyLock<Regex> = LazyLock::new(|| {
     let channel = r"<\|channel\|?>\s*(?P<channel>[a-z]+)[^<\n]{0,200}(?:<\|constrain\|>[^<\n]{0,200})?(?:<\|message\|>)?";
     let ends = r"(?P<ended><\|end\|>|<channel\|>)";
     // What stands around answers
-    let noise = r"(?P<noise><\|start\|>(?:assistant)?|<\|(?:return|call)\|>|<\|(?:begin|end)_of_solution\|>|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>)";
+    let noise = r"(?P<noise><\|start\|>(?:assistant)?|<\|(?:return|call)\|>|<\|(?:begin|end)_of_(?:solution|box)\|>|<\|(?:START|END)_(?:RESPONSE|TEXT)\|>|\A\s*<\|im_start\|>assistant(?:<\|im_sep\|>)?|(?:<\|(?:im_end|eot_id|endoftext)\|>|<end_of_turn>|<｜end▁of▁sentence｜>)\s*\z)";
     Regex::new(&format!("(?i:{tag})|{opens}|{closes}|{details}|{channel}|{ends}|{noise}"))
         .expect("a constant pattern")
 });
@@ -53,6 +53,8 @@ enum Kind {
     Tag,
     Details,
     Channel,
+    /// Begun and ended by sentences.
+    Words,
 }
 
 /// What a mark does.
@@ -132,7 +134,7 @@ pub(crate) fn split(text: &str) -> Split {
             }
             (None, Mark::Close(Kind::Channel) | Mark::Noise) => split.answer.push_str(before),
             // The end of some other element, or of an answer.
-            (None, Mark::Close(Kind::Details))
+            (None, Mark::Close(Kind::Details | Kind::Words))
             | (Some(_), Mark::Close(_) | Mark::Noise)
             | (_, Mark::Text) => {
                 continue;
@@ -257,6 +259,12 @@ mod tests {
             ("<|channel>thought\na<channel|>4", "4", "a"),
             ("analysisWe add.assistantfinal4", "4", "We add."),
             ("Here is my thought process:\na\nHere is my response:\n4", "4", "a"),
+            ("<think>a</ think>4", "4", "a"),
+            ("<antThinking>a</antThinking>4", "4", "a"),
+            ("<thought_process>a</thought_process>4", "4", "a"),
+            ("<think>a</think><|begin_of_box|>4<|end_of_box|>", "4", "a"),
+            ("<|im_start|>assistant\n<think>a</think>4<|im_end|>\n", "4", "a"),
+            ("4<|endoftext|>", "4", ""),
             ("<details type=\"reasoning\" done=\"true\">\na\n</details>\n4", "4", "a"),
             // Several, and one in the middle.
             ("<think>a</think>x<think>b</think> y", "x y", "a\nb"),
@@ -288,6 +296,7 @@ mod tests {
             "I think 4 <b>is</b> right. <thinker>x</thinker>",
             "a < think > b",
             "analysis of 4",
+            "The mark <|im_end|> ends a turn.",
             "<details><summary>s</summary>4</details>",
             "[1] and [THE] rest",
         ] {

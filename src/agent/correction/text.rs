@@ -12,6 +12,15 @@ pub(in crate::agent) fn parse(
     correct: bool,
 ) -> Result<(Value, Option<Correction>), serde_json::Error> {
     let error = match serde_json::from_str(text) {
+        // An object as text: arguments can be nothing else.
+        Ok(Value::String(inner)) if correct => {
+            return match serde_json::from_str(&inner) {
+                Ok(value @ Value::Object(_)) => {
+                    Ok((value, Some(Correction::new(CorrectionKind::Json, text, inner))))
+                }
+                _ => Ok((Value::String(inner), None)),
+            };
+        }
         Ok(value) => return Ok((value, None)),
         Err(error) => error,
     };
@@ -101,12 +110,13 @@ mod tests {
                 "{\"a\": \"\u{0}\u{8}\u{c}\u{1b}\u{1f}\u{7f}\n\", \"b\": 1,}",
                 json!({"a": "\u{0}\u{8}\u{c}\u{1b}\u{1f}\u{7f}\n", "b": 1}),
             ),
+            ("\"{\\\"a\\\": 1}\"", json!({"a": 1})),
             ("{\"a\nb\": \"\\\\\n\\\"\n\"}", json!({"a\nb": "\\\n\"\n"})),
         ] {
             let (read, done) = parse(text, true).unwrap();
             assert_eq!(read, value);
             assert_eq!(done.unwrap().from, text);
-            assert!(parse(text, false).is_err());
+            assert!(!parse(text, false).is_ok_and(|(value, _)| value.is_object()));
         }
         assert_eq!(parse("{\"a\": \"\\\", }\"}", true).unwrap().1, None);
         for broken in [

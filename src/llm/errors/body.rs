@@ -6,7 +6,10 @@ use std::{sync::LazyLock, time::Duration};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::llm::{ContextOverflow, LlmErrorClass, errors::retry_hint};
+use crate::{
+    llm::{ContextOverflow, LlmErrorClass, errors::retry_hint},
+    text::one_line,
+};
 
 /// What an error answer says.
 #[derive(Debug, Default)]
@@ -53,15 +56,17 @@ impl ErrorBody {
             u16::try_from(code).ok().filter(|code| (400..600).contains(code))
         };
         let status = ["code", "status", "status_code", "statusCode", "http_code"].iter().find_map(number_of);
-        let named = ["code", "type", "status"].iter().filter_map(|key| inner.get(*key));
+        let named = ["code", "type", "status", "__type"].iter().filter_map(|key| inner.get(*key));
         let detailed = inner.get("details").and_then(|details| details.get("error_code"));
-        let codes = named.chain(detailed).filter_map(Value::as_str).map(str::to_ascii_lowercase).collect();
+        // Amazon writes whose name it is before it.
+        let own = |code: &str| code.rsplit('#').next().unwrap_or(code).to_ascii_lowercase();
+        let codes = named.chain(detailed).filter_map(Value::as_str).map(own).collect();
         let number = |key: &str| inner.get(key).and_then(Value::as_u64);
         Self {
             message: message(outer, inner),
             codes,
             status,
-            hint: retry_delay(inner),
+            hint: retry_hint::from_members(inner).or_else(|| retry_hint::from_members(outer)),
             overflow: Some(ContextOverflow { limit: number("n_ctx"), asked: number("n_prompt_tokens") }),
         }
         .finished()
@@ -172,6 +177,7 @@ fn status_named(code: &str) -> Option<u16> {
         | "invalid_prompt"
         | "context_length_exceeded"
         | "badrequesterror"
+        | "validationexception"
         | "invalid_argument" => 400,
         "authentication_error"
         | "invalid_api_key"
@@ -179,7 +185,7 @@ fn status_named(code: &str) -> Option<u16> {
         | "unauthenticated"
         | "invalid_authentication_error" => 401,
         "billing_error" | "arrearage" | "insufficient_balance" | "exceeded_current_quota_error" => 402,
-        "permission_error" | "permission_denied" => 403,
+        "permission_error" | "permission_denied" | "accessdeniedexception" => 403,
         "not_found_error" | "model_not_found" | "notfounderror" | "not_found" => 404,
         "request_too_large" => 413,
         "rate_limit_error"
@@ -188,11 +194,16 @@ fn status_named(code: &str) -> Option<u16> {
         | "ratelimiterror"
         | "resource_exhausted"
         | "too_many_requests"
+        | "throttlingexception"
         | "rate_limit_reached_error" => 429,
         "api_error" | "server_error" | "internal_error" | "internal_server_error" | "internalservererror" => {
             500
         }
-        "unavailable" | "service_unavailable" | "unavailable_error" | "engine_overloaded_error" => 503,
+        "unavailable"
+        | "service_unavailable"
+        | "unavailable_error"
+        | "serviceunavailableexception"
+        | "engine_overloaded_error" => 503,
         "timeout_error" | "deadline_exceeded" => 504,
         "overloaded_error" => 529,
         _ => return None,
@@ -209,7 +220,8 @@ fn message(outer: &Map<String, Value>, inner: &Map<String, Value>) -> String {
         });
         return told.collect::<Vec<_>>().join("; ");
     }
-    let known = ["message", "msg", "error_msg", "error_message", "errorMessage", "detail", "status_msg"];
+    let known =
+        ["message", "Message", "msg", "error_msg", "error_message", "errorMessage", "detail", "status_msg"];
     let said = known
         .iter()
         .find_map(|key| text(inner, key))
@@ -230,17 +242,6 @@ fn bare(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Google's `details: [{retryDelay: "34s"}]`, wherever it stands.
-fn retry_delay(inner: &Map<String, Value>) -> Option<Duration> {
-    let delay = |value: &Value| retry_hint::spelled(value.get("retryDelay")?.as_str()?);
-    let details = inner.get("details");
-    inner
-        .get("retryDelay")
-        .and_then(|value| retry_hint::spelled(value.as_str()?))
-        .or_else(|| details.and_then(delay))
-        .or_else(|| details?.as_array()?.iter().find_map(delay))
-}
-
 /// Text of a body that is not JSON: the title of a page, or the text itself.
 pub(in crate::llm) fn page_text(body: &str) -> String {
     let body = body.trim();
@@ -248,9 +249,12 @@ pub(in crate::llm) fn page_text(body: &str) -> String {
         return body.to_owned();
     }
     let lower = body.to_ascii_lowercase();
-    let title = lower.find("<title>").zip(lower.find("</title>"));
-    match title.and_then(|(start, end)| body.get(start + 7..end)) {
-        Some(title) => format!("an HTML page titled `{}`", title.trim()),
+    let title = lower.find("<title").and_then(|at| {
+        let start = at + lower[at..].find('>')? + 1;
+        Some((start, start + lower[start..].find('<')?))
+    });
+    match title.and_then(|(start, end)| body.get(start..end)) {
+        Some(title) => format!("an HTML page titled `{}`", one_line(title).trim()),
         None => "an HTML page".into(),
     }
 }
@@ -383,7 +387,8 @@ mod tests {
 
     #[test]
     fn html_error_pages_are_named_not_shown() {
-        let page = ErrorBody::read(b"<html><head><title>502 Bad Gateway</title></head><body>x</body>");
+        let page =
+            ErrorBody::read(b"<html><head><title lang=en>502 Bad\n Gateway</title></head><body>x</body>");
         assert_eq!(
             (page.message.as_str(), page.class(502)),
             ("an HTML page titled `502 Bad Gateway`", Class::Overloaded)

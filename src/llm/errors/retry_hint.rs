@@ -1,65 +1,62 @@
-//! The wait that a server asks for: all known spellings; the first that parses counts.
+//! The wait that a server asks for: in headers, in its words, in members of its error; the first that can be read counts.
 
 use std::{sync::LazyLock, time::Duration};
 
 use hyper::header::HeaderMap;
 use regex::Regex;
+use serde_json::{Map, Value};
 
-use crate::http;
-
-/// One number with its unit.
-const PART: &str = r"(?<number>\d+(?:\.\d+)?)\s*(?<unit>milliseconds?|seconds?|minutes?|hours?|ms|s|m|h)";
+use crate::{
+    duration::{SPELLED_PART, spelled},
+    http::{asked_wait, of_seconds},
+};
 
 /// The wait named by headers. A LiteLLM proxy passes its provider's headers on with a prefix only.
 pub(in crate::llm) fn from_headers(headers: &HeaderMap) -> Option<Duration> {
     ["", "llm_provider-"].iter().find_map(|prefix| {
         let text = |name: &str| headers.get(format!("{prefix}{name}")).and_then(|value| value.to_str().ok());
         text("retry-after-ms")
-            .and_then(|text| seconds(text).map(|milliseconds| milliseconds / 1000))
-            .or_else(|| text("retry-after").and_then(|text| seconds(text).or_else(|| date(text, headers))))
+            .and_then(|text| of_seconds(text.trim().parse().ok()?))
+            .map(|milliseconds| milliseconds / 1000)
+            .or_else(|| asked_wait(text("retry-after")?, headers))
     })
 }
 
 /// The wait named by an error's text ("try again in 1.5s", "retry after 20 seconds").
 pub(in crate::llm) fn from_text(text: &str) -> Option<Duration> {
     static SENTENCE: LazyLock<Regex> = LazyLock::new(|| {
-        let pattern = format!(r"(?i)(?:try again|retry)[a-z ]{{0,20}} (?:in|after)\s+((?:{PART}\s*)+)");
+        let pattern =
+            format!(r"(?i)(?:try again|retry)[a-z ]{{0,20}} (?:in|after)\s+((?:{SPELLED_PART}\s*)+)");
         Regex::new(&pattern).expect("a constant pattern")
     });
     spelled(SENTENCE.captures(text)?.get(1)?.as_str())
 }
 
-/// A duration as providers spell it: `2s`, `1.5s`, `6m0s`, `20ms`, `20 seconds`.
-pub(in crate::llm) fn spelled(text: &str) -> Option<Duration> {
-    static PARTS: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(&format!("(?i){PART}")).expect("a constant pattern"));
-    let mut total = None;
-    for part in PARTS.captures_iter(text) {
-        let unit = match part["unit"].to_ascii_lowercase().as_str() {
-            unit if unit.starts_with("ms") || unit.starts_with("mil") => 0.001,
-            unit if unit.starts_with('s') => 1.0,
-            unit if unit.starts_with('m') => 60.0,
-            _ => 3600.0,
-        };
-        let part = Duration::try_from_secs_f64(part["number"].parse::<f64>().ok()? * unit).ok()?;
-        total = Some(total.unwrap_or(Duration::ZERO).saturating_add(part));
-    }
-    total
-}
-
-/// Whole or fractional seconds; `None` for negative or absurd numbers.
-fn seconds(text: &str) -> Option<Duration> {
-    Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
-}
-
-/// The time until an HTTP date.
-fn date(text: &str, headers: &HeaderMap) -> Option<Duration> {
-    Some(http::until(httpdate::parse_http_date(text).ok()?, headers))
+/// The wait named by a member of an error: `retry_after: 1.5`, and Google's `details: [{retryDelay: "34s"}]`, wherever
+/// that stands.
+pub(in crate::llm) fn from_members(error: &Map<String, Value>) -> Option<Duration> {
+    const SECONDS: [&str; 5] =
+        ["retryDelay", "retry_after", "retryAfter", "retry_after_seconds", "retry-after"];
+    let number = |value: &Value| of_seconds(value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?);
+    let delay = |value: &Value| spelled(value.get("retryDelay")?.as_str()?);
+    let of_member = |key: &&str| {
+        let value = error.get(*key)?;
+        number(value).or_else(|| spelled(value.as_str()?))
+    };
+    let of_milliseconds = |key: &&str| number(error.get(*key)?).map(|milliseconds| milliseconds / 1000);
+    let details = error.get("details");
+    SECONDS
+        .iter()
+        .find_map(of_member)
+        .or_else(|| ["retry_after_ms", "retryAfterMs"].iter().find_map(of_milliseconds))
+        .or_else(|| details.and_then(delay))
+        .or_else(|| details?.as_array()?.iter().find_map(delay))
 }
 
 #[cfg(test)]
 mod tests {
     use hyper::header::{HeaderName, HeaderValue};
+    use serde_json::json;
 
     use super::*;
 
@@ -89,13 +86,36 @@ mod tests {
                 Some(30_000),
             ),
             (&[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], Some(0)),
-            (&[("retry-after", "-3")], None),
+            (&[("retry-after", "2s")], Some(2000)),
+            (&[("retry-after", "-3")], Some(0)),
             (&[("retry-after", "NaN")], None),
-            (&[("retry-after", "inf")], None),
             (&[("retry-after", "")], None),
             (&[], None),
         ] {
             assert_eq!(from_headers(&headers(pairs)), expected.map(Duration::from_millis), "{pairs:?}");
+        }
+        // For ever, and a date whose day of the week is another one.
+        for endless in ["inf", "99999999999999999999999", "Mon, 31 Dec 2099 23:59:59 GMT"] {
+            let wait = from_headers(&headers(&[("retry-after", endless)])).unwrap();
+            assert!(wait > Duration::from_secs(1_000_000_000), "{endless}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn waits_in_members_are_read() {
+        for (error, expected) in [
+            (json!({"retry_after": 1.5}), Some(1500)),
+            (json!({"retryAfter": "2"}), Some(2000)),
+            (json!({"retry_after_seconds": "20s"}), Some(20_000)),
+            (json!({"retry_after_ms": 250}), Some(250)),
+            (json!({"retryDelay": "0.5s"}), Some(500)),
+            (json!({"details": {"retryDelay": "3s"}}), Some(3000)),
+            (json!({"details": [{}, {"retryDelay": "4s"}]}), Some(4000)),
+            (json!({"retry_after": null, "details": 7}), None),
+            (json!({"retry_after": "soon"}), None),
+        ] {
+            let found = from_members(error.as_object().unwrap());
+            assert_eq!(found, expected.map(Duration::from_millis), "{error}");
         }
     }
 
@@ -112,6 +132,5 @@ mod tests {
         ] {
             assert_eq!(from_text(text), expected.map(Duration::from_millis), "{text}");
         }
-        assert_eq!(spelled("34.074824224s"), Some(Duration::from_secs_f64(34.074_824_224)));
     }
 }

@@ -86,17 +86,178 @@ fn chat_calls() {
 }
 
 #[test]
+fn responses_that_end_without_their_items_are_read() {
+    let call = json!({"type": "function_call", "call_id": "c1", "name": "t", "arguments": ""});
+    for end in [json!({"output": []}), json!({"output": null, "status": "in_progress"}), json!(null)] {
+        let pieces = [
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "I lo"}),
+            json!({"type": "response.output_text.delta", "output_index": 0, "delta": "ok."}),
+            json!({"type": "response.output_item.added", "output_index": 1, "item": call}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{\"x\""}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": ":1}"}),
+            json!({"type": "response.completed", "response": end}),
+        ];
+        let text = pieces.iter().fold(String::new(), |text, piece| text + &format!("data: {piece}\n\n"));
+        let answer = read(LlmApi::Responses, &text, 9).0.unwrap();
+        assert_eq!(answer.content, "I look.", "{end}");
+        assert_eq!(answer.tool_calls, [ToolCall::new("c1", "t", "{\"x\":1}")], "{end}");
+    }
+}
+
+/// One call, in all the ways of servers that count calls, name them or repeat them in their own way.
+#[test]
+fn calls_of_servers_with_ways_of_their_own() {
+    let call = |fields: Value| json!({"choices": [{"delta": {"tool_calls": [fields]}}]});
+    let end = json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]});
+    let one = [("i1", "ab", "{\"x\":1}")];
+    let two = [("i1", "a", "{\"x\":1}"), ("i2", "b", "{\"y\":2}")];
+    for (pieces, calls) in [
+        // The second begins under the number of the first.
+        (
+            vec![
+                json!({"index": 0, "id": "i1", "function": {"name": "a", "arguments": "{\"x\":1}"}}),
+                json!({"index": 0, "id": "i2", "function": {"name": "b", "arguments": ""}}),
+                json!({"index": 1, "function": {"arguments": "{\"y\":2}"}}),
+            ],
+            &two[..],
+        ),
+        // Numbered 0, without ids.
+        (
+            vec![
+                json!({"index": 0, "function": {"name": "a", "arguments": "{\"x\":1}"}}),
+                json!({"index": 0, "function": {"name": "b", "arguments": "{\"y\":2}"}}),
+            ],
+            &[("", "a", "{\"x\":1}"), ("", "b", "{\"y\":2}")],
+        ),
+        // Each piece with another id.
+        (
+            vec![
+                json!({"index": 0, "id": "i1", "function": {"name": "ab", "arguments": "{\"x\""}}),
+                json!({"index": 0, "id": "i7", "function": {"arguments": ":1}"}}),
+            ],
+            &one,
+        ),
+        // The name in pieces, and each time more of it.
+        (
+            vec![
+                json!({"index": 0, "id": "i1", "function": {"name": "a"}}),
+                json!({"index": 0, "function": {"name": "b", "arguments": "{\"x\":1}"}}),
+            ],
+            &one,
+        ),
+        (
+            vec![
+                json!({"index": "0", "id": "i1", "function": {"name": "a"}}),
+                json!({"index": "0", "id": "i1", "function": {"name": "ab", "arguments": "{\"x\":1}"}}),
+            ],
+            &one,
+        ),
+        // An empty object first, and the whole once more at the end.
+        (
+            vec![
+                json!({"index": 0, "id": "i1", "function": {"name": "ab", "arguments": "{}"}}),
+                json!({"index": 0, "function": {"arguments": "{\"x\":1}"}}),
+            ],
+            &one,
+        ),
+        (
+            vec![
+                json!({"index": 0, "id": "i1", "function": {"name": "ab", "arguments": "{\"x\""}}),
+                json!({"index": 0, "function": {"name": "ab", "arguments": ":1}"}}),
+                json!({"index": 0, "id": "i1", "function": {"name": "ab", "arguments": "{\"x\":1}"}}),
+            ],
+            &one,
+        ),
+    ] {
+        let text: String = pieces
+            .iter()
+            .cloned()
+            .map(call)
+            .chain([end.clone()])
+            .fold(String::new(), |text, piece| text + &format!("data: {piece}\n\n"));
+        let calls: Vec<Value> = calls
+            .iter()
+            .map(
+                |(id, name, arguments)| json!({"id": id, "function": {"name": name, "arguments": arguments}}),
+            )
+            .collect();
+        let whole = json!({"choices": [{"finish_reason": "tool_calls", "message": {"tool_calls": calls}}]});
+        same(LlmApi::Chat, &text, &whole);
+    }
+}
+
+#[test]
+fn messages_and_texts_in_a_stream_are_read() {
+    let whole = json!({"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]});
+    let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+    let delta = |text: &str| json!({"choices": [{"index": 1, "delta": {"content": text}}]});
+    for pieces in [
+        vec![whole.clone()],
+        vec![json!({"choices": [{"text": "hel"}]}), json!({"choices": [{"text": "lo"}]}), end],
+        // What was said in pieces, once more.
+        vec![json!({"choices": [{"delta": {"content": "hello"}}]}), whole.clone()],
+        // Another number than 0.
+        vec![delta("hel"), delta("lo"), json!({"choices": [{"index": 1, "finish_reason": "stop"}]})],
+    ] {
+        let events = pieces.iter().fold(String::new(), |text, piece| text + &format!("data: {piece}\n\n"));
+        same(LlmApi::Chat, &events, &whole);
+        let lines = pieces.iter().fold(String::new(), |text, piece| text + &format!("{piece}\n"));
+        assert_eq!(read(LlmApi::Chat, &lines, 7).0.unwrap().content, "hello", "{lines}");
+    }
+}
+
+#[test]
+fn halves_of_characters_cost_themselves_alone() {
+    let text = concat!(
+        r#"data: {"choices":[{"delta":{"content":"a\ud83d"}}]}"#,
+        "\n\n",
+        r#"data: {"choices":[{"delta":{"content":"\ude00b"},"finish_reason":"stop"}]}"#,
+        "\n\n",
+    );
+    let (answer, _) = read(LlmApi::Chat, text, 3);
+    assert_eq!(answer.unwrap().content, "a\u{fffd}\u{fffd}b");
+}
+
+#[test]
+fn signs_of_life_are_no_part_of_an_answer() {
+    let piece = json!({"choices": [{"delta": {"content": "4"}, "finish_reason": "stop"}]});
+    for around in [
+        "data: : OPENROUTER PROCESSING\n\n",
+        "event: ping\ndata: \"\"\n\n",
+        "event: ping\ndata: now\n\n",
+        "data: keep-alive\n\n",
+        "data:\n\n",
+    ] {
+        let text = format!("{around}data: {piece}\n\n{around}data: [done]\n\n");
+        let (answer, told) = read(LlmApi::Chat, &text, usize::MAX);
+        assert_eq!((answer.unwrap().content.as_str(), told.len()), ("4", 1), "{around}");
+    }
+}
+
+#[test]
+fn errors_without_events_have_their_words() {
+    let error = json!({"error": {"message": "no such model", "code": 404}});
+    let pretty = format!("{error:#}\n");
+    let begun = json!({"choices": [{"delta": {"content": "a"}}]});
+    for text in [error.to_string(), pretty, format!("data: {begun}\n\n{error}")] {
+        let (answer, _) = read(LlmApi::Chat, &text, 5);
+        let Err(Broken::No(no)) = answer else { panic!("{text}") };
+        assert_eq!((no.class, no.body.message.as_str()), (LlmErrorClass::Permanent, "no such model"));
+    }
+}
+
+#[test]
 fn completions() {
     // No blank lines between events.
     let text = concat!(
-        "data: {\"model\":\"m\",\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n",
+        "data: {\"model\":\"m\",\"choices\":[{\"text\":\"x\",\"finish_reason\":null}]}\n",
         "data: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"length\"}]}\n",
         "data: [DONE]\n",
     );
-    let whole = json!({"model": "m", "choices": [{"text": "ab", "finish_reason": "length"}]});
+    let whole = json!({"model": "m", "choices": [{"text": "xb", "finish_reason": "length"}]});
     let (answer, told) = read(LlmApi::Completions, text, 7);
     assert_eq!(answer.unwrap(), wire::read(LlmApi::Completions, &whole, 0).unwrap());
-    assert_eq!(told, ["Text(\"a\")", "Text(\"b\")"]);
+    assert_eq!(told, ["Text(\"x\")", "Text(\"b\")"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -64,6 +64,8 @@ pub(super) struct Server {
 pub(super) struct Seen {
     pub requests: Mutex<Vec<(HeaderMap, Value)>>,
     pub paths: Mutex<Vec<String>>,
+    /// When each request arrived.
+    pub arrived: Mutex<Vec<Instant>>,
 }
 
 impl Server {
@@ -111,6 +113,7 @@ impl Server {
 
 impl Seen {
     fn note(&self, arrival: &Arrival) {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
         let header = |(name, value): (&str, &str)| {
             (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap())
         };

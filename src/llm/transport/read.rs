@@ -19,6 +19,8 @@ use crate::{
 pub(in crate::llm) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// How long the end of a stream is waited for when the answer has ended: a connection read to its end is used again.
 const LINGER: Duration = Duration::from_millis(100);
+/// How long the count of tokens is waited for when the answer has ended, and the stream has not.
+const COUNT_WAIT: Duration = Duration::from_secs(5);
 /// How long the words of an error are waited for at most: its status is there, and says enough.
 const ERROR_WAIT: Duration = Duration::from_secs(3);
 
@@ -76,10 +78,14 @@ impl Clock {
     ) -> Result<Decoded, ReadFailure> {
         let (mut size, mut last) = (0, start);
         loop {
+            let idle = match assembly.ended() {
+                true => Some(self.idle.map_or(COUNT_WAIT, |idle| idle.min(COUNT_WAIT))),
+                false => self.idle,
+            };
             let limit = match (assembly.is_done(), assembly.begun) {
                 (true, _) => Some((Instant::now() + LINGER, LINGER)),
                 (false, false) => self.first.map(|limit| (start + limit, limit)),
-                (false, true) => self.idle.map(|limit| (last + limit, limit)),
+                (false, true) => idle.map(|limit| (last + limit, limit)),
             };
             let chunk = match limit {
                 None => answer.chunk().await,

@@ -13,14 +13,17 @@ use super::{
 };
 use crate::{
     config::LlmConfig,
-    llm::{ChatRequest, Finish, Message, ToolCall, message::arguments},
+    llm::{
+        ChatRequest, Finish, Message, ToolCall,
+        message::{arguments, sent_text},
+    },
     task::Usage,
 };
 
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, Value> {
     let mut body = Map::new();
     body.insert("model".into(), config.model.as_str().into());
-    let mut messages: Vec<Value> = request.messages.iter().map(Message::to_json).collect();
+    let mut messages: Vec<Value> = request.messages.iter().map(message).collect();
     if let Some(prefill) = request.prefilled(config) {
         // As vLLM and what follows it have it: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
         messages.push(json!({"role": "assistant", "content": prefill}));
@@ -49,15 +52,37 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Map<String, V
     body
 }
 
+fn message(message: &Message) -> Value {
+    let mut json = message.to_json();
+    if let Message::Assistant { content, tool_calls, .. } = message
+        && tool_calls.is_empty()
+    {
+        json["content"] = sent_text(content).into();
+    }
+    json
+}
+
 pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     let choice = first_choice(json)?;
-    let Some(message) = choice.get("message").filter(|message| message.is_object()) else {
-        return Err(bad("answered with a choice that has no `message`"));
-    };
+    // Its text alone, for some.
+    let text = choice.get("message").or_else(|| choice.get("text")).filter(|text| text.is_string());
+    let text = text.map(|text| json!({"content": text}));
+    let message = choice.get("message").filter(|message| message.is_object()).or(text.as_ref());
+    let message = message.ok_or_else(|| bad("answered with a choice that has no `message`"))?;
     let Content { text: mut content, reasoning: thought, mut refusal } = Content::of(message.get("content"));
-    let tool_calls = tool_calls(message, ids);
     let reason = choice.get("finish_reason").and_then(Value::as_str);
-    let mut finish = with_calls(finish(reason), &tool_calls);
+    let mut tool_calls = calls_of(message, ids);
+    let mut finish = finish(reason);
+    if tool_calls.is_empty() && finish == Finish::ToolCalls {
+        // Copilot puts what is said and what is called into choices of their own.
+        let others = json.get("choices").and_then(Value::as_array).into_iter().flatten();
+        let messages = others.filter_map(|other| other.get("message"));
+        tool_calls = messages
+            .map(|message| calls_of(message, ids))
+            .find(|calls| !calls.is_empty())
+            .unwrap_or_default();
+    }
+    finish = with_calls(finish, &tool_calls);
     refusal.push_str(&message.get("refusal").map(content::words).unwrap_or_default());
     if !refusal.is_empty() {
         finish = Finish::ContentFilter;
@@ -77,21 +102,27 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     })
 }
 
-fn tool_calls(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
-    // What is no object asks for nothing.
-    let calls = message
-        .get("tool_calls")
-        .and_then(Value::as_array)
-        .filter(|calls| calls.iter().any(Value::is_object));
+/// The calls of a message, or of a piece of one: a list, or one alone. What is no object asks for nothing.
+fn asked_calls(message: &Value) -> impl Iterator<Item = &Value> {
+    let calls = match message.get("tool_calls") {
+        Some(Value::Array(calls)) => calls.as_slice(),
+        Some(one @ Value::Object(_)) => std::slice::from_ref(one),
+        _ => &[],
+    };
+    calls.iter().filter(|call| call.is_object())
+}
+
+fn calls_of(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
+    let no_calls = asked_calls(message).next().is_none();
     // The form before that: one call, without an id.
-    let old = message.get("function_call").filter(|call| call.is_object() && calls.is_none());
+    let old = message.get("function_call").filter(|call| call.is_object() && no_calls);
     let call = |call: &Value| {
         // Some servers put name and arguments beside the id and not into `function`.
         let function = call.get("function").unwrap_or(call);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         ToolCall::new(ids.give(call.get("id")), name, arguments(function.get("arguments")))
     };
-    calls.into_iter().flatten().filter(|call| call.is_object()).chain(old).map(call).collect()
+    asked_calls(message).chain(old).map(call).collect()
 }
 
 /// Token counts, the same in the older Completions API.
@@ -117,6 +148,17 @@ mod tests {
         llm::{LlmErrorClass, ToolMode, ToolSpec, wire},
     };
 
+    #[test]
+    fn an_answer_that_was_empty_goes_back_as_words() {
+        let config = LlmConfig::new(Some("http://x/v1".into()), "m");
+        let call = ToolCall::new("c", "t", "{}");
+        let said = [Message::said("", vec![]), Message::said("hi", vec![]), Message::said("", vec![call])];
+        let body = encode(&ChatRequest::new(said.to_vec()), &config);
+        let contents: Vec<&Value> =
+            body["messages"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+        assert_eq!(contents, [&json!("(no answer)"), &json!("hi"), &Value::Null]);
+    }
+
     fn answer(message: &Value, finish: &Value) -> Decoded {
         let body = json!({"choices": [{"index": 0, "message": message, "finish_reason": finish}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "completion_tokens_details": null}});
@@ -134,6 +176,13 @@ mod tests {
         assert_eq!((parts.content.as_str(), parts.finish), ("ab", Finish::Stop));
         let refusal = answer(&json!({"content": null, "refusal": "no"}), &"stop".into());
         assert_eq!((refusal.content.as_str(), refusal.finish), ("no", Finish::ContentFilter));
+        for choice in [json!({"message": "hi"}), json!({"text": "hi", "finish_reason": "stop"})] {
+            let body = format!("\u{feff}{}", json!({"choices": [choice]}));
+            assert_eq!(wire::decode(LlmApi::Chat, body.as_bytes(), 0).unwrap().content, "hi");
+        }
+        // Halves of a character, and bytes that are none.
+        let halves = b"{\"choices\": [{\"message\": {\"content\": \"a\\ud83d \xff\"}}]}";
+        assert_eq!(wire::decode(LlmApi::Chat, halves, 0).unwrap().content, "a\u{fffd} \u{fffd}");
         let thought = answer(&json!({"content": "42", "reasoning_content": "hm"}), &"length".into());
         assert_eq!((thought.reasoning.as_deref(), thought.finish), (Some("hm"), Finish::Length));
         let counted = json!({"usage": {"prompt_tokens": 194, "completion_tokens": 2,
@@ -148,12 +197,20 @@ mod tests {
             {"type": "function", "function": {"name": "a", "arguments": {"x": 1}}},
             {"id": "mine", "function": {"name": "b", "arguments": "{\"y\": 2}"}},
             {"id": "mine", "function": {"name": "c", "arguments": ""}},
-            {"id": "", "name": "d"},
+            {"id": "", "name": "d<|channel|>commentary"},
             null,
             [[]],
         ]);
+        let one = answer(&json!({"tool_calls": {"id": "x", "function": {"name": "a"}}}), &"stop".into());
+        assert_eq!(one.tool_calls, [ToolCall::new("x", "a", "{}")]);
         let none = answer(&json!({"content": "said", "tool_calls": [null, "x"]}), &"stop".into());
         assert_eq!((none.content.as_str(), none.tool_calls.len(), none.finish), ("said", 0, Finish::Stop));
+        let call = json!({"id": "x", "function": {"name": "a"}});
+        let split = json!({"choices": [
+            {"message": {"content": "I look."}, "finish_reason": "tool_calls"},
+            {"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+        let split = wire::decode(LlmApi::Chat, split.to_string().as_bytes(), 0).unwrap();
+        assert_eq!((split.content.as_str(), split.tool_calls.len()), ("I look.", 1));
         let old = json!({"content": null, "function_call": {"name": "a", "arguments": "{\"x\": 1}"}});
         let old = answer(&old, &"function_call".into());
         assert_eq!(old.tool_calls, [ToolCall::new("call_4", "a", "{\"x\": 1}")]);

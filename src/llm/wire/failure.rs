@@ -1,13 +1,36 @@
 //! Finds the failures that come with a good status: of the endpoint, of the server behind it, of one choice, in a stream.
 //! They are classified as they would be with the status that they should have had.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::NoAnswer;
 use crate::{
     config::LlmApi,
     llm::{LlmErrorClass, errors::body::ErrorBody},
+    text::beginning,
 };
+
+/// The most characters that are shown of what nobody knows.
+const MOST_SHOWN: usize = 200;
+/// Members of answers that say nothing where the answer itself is missing.
+const KNOWN: [&str; 16] = [
+    "id",
+    "object",
+    "created",
+    "created_at",
+    "model",
+    "choices",
+    "usage",
+    "system_fingerprint",
+    "service_tier",
+    "output",
+    "content",
+    "role",
+    "type",
+    "stop_reason",
+    "stop_sequence",
+    "status",
+];
 
 /// The failure that a body or a piece of a stream tells, if it does.
 pub(in crate::llm) fn failure(json: &Value) -> Option<NoAnswer> {
@@ -18,7 +41,8 @@ pub(in crate::llm) fn failure(json: &Value) -> Option<NoAnswer> {
     }
     let choice = json.pointer("/choices/0");
     let of_choice = choice.and_then(failed_choice);
-    let resp = json.get("base_resp").and_then(|resp| Some((resp, resp.get("status_code")?.as_i64()?)));
+    let number = |code: &Value| code.as_i64().or_else(|| code.as_str()?.trim().parse().ok());
+    let resp = json.get("base_resp").and_then(|resp| Some((resp, number(resp.get("status_code")?)?)));
     let of_resp = || resp.filter(|(_, code)| *code != 0).map(|(resp, code)| of_minimax(resp, code));
     of_choice.or_else(of_resp)
 }
@@ -37,16 +61,29 @@ fn failed_choice(choice: &Value) -> Option<NoAnswer> {
         Some(reason @ Value::Object(fields)) if fields.get("message").is_some_and(Value::is_string) => {
             Some(error_inside(reason))
         }
-        Some(Value::String(reason)) if reason == "error" => {
-            let body = ErrorBody {
-                message: "the choice ended with finish_reason `error`".into(),
-                status: Some(500),
-                ..ErrorBody::default()
-            };
-            Some(NoAnswer { class: LlmErrorClass::Server, body, theirs: true })
-        }
+        Some(Value::String(reason)) => broken_off(reason),
         _ => None,
     }
+}
+
+/// What a reason says of an answer that its server did not bring to its end: no part of it counts.
+fn broken_off(reason: &str) -> Option<NoAnswer> {
+    let status = match &*super::plain_reason(reason) {
+        // vLLM and SGLang, Gemini; Zhipu; DeepSeek.
+        "error"
+        | "abort"
+        | "aborted"
+        | "failed"
+        | "malformed_function_call"
+        | "unexpected_tool_call"
+        | "malformed_response" => 500,
+        "network_error" => 502,
+        "insufficient_system_resource" => 503,
+        _ => return None,
+    };
+    let message = format!("the choice ended with finish_reason `{}`", beginning(reason, MOST_SHOWN));
+    let body = ErrorBody { message, status: Some(status), ..ErrorBody::default() };
+    Some(NoAnswer { class: LlmErrorClass::of_status(status), body, theirs: true })
 }
 
 fn says_error(json: &Value) -> bool {
@@ -80,6 +117,12 @@ fn of_minimax(resp: &Value, code: i64) -> NoAnswer {
     error_inside(&json!({"error": error}))
 }
 
+/// An answer that its server did not bring to its end, in our words.
+pub(super) fn unfinished(told: &str) -> NoAnswer {
+    let body = ErrorBody { message: told.to_owned(), status: Some(500), ..ErrorBody::default() };
+    NoAnswer { class: LlmErrorClass::Server, body, theirs: true }
+}
+
 /// What an error says that came with a good status.
 pub(in crate::llm) fn error_inside(json: &Value) -> NoAnswer {
     of_body(ErrorBody::of_json(json))
@@ -99,7 +142,19 @@ fn of_body(mut body: ErrorBody) -> NoAnswer {
 pub(super) fn without(json: &Value, told: &str) -> NoAnswer {
     let mut no = error_inside(json);
     if no.body.message.is_empty() {
-        return bad(told);
+        // Words in a form that nobody knows.
+        let unknown = |(key, value): &(&String, &Value)| !KNOWN.contains(&key.as_str()) && !value.is_null();
+        let strange: Map<String, Value> = json
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(unknown)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if strange.is_empty() {
+            return bad(told);
+        }
+        return bad(format!("{told}: {}", beginning(&Value::Object(strange).to_string(), MOST_SHOWN)));
     }
     no.body.message = format!("{told}: {}", no.body.message);
     no
@@ -199,6 +254,36 @@ mod tests {
                 json!({"choices": [{"finish_reason": "error", "message": {"content": ""}}]}),
                 Class::Server,
                 "finish_reason `error`",
+            ),
+            (
+                json!({"base_resp": {"status_code": "1004", "status_msg": "login fail"}}),
+                Class::Permanent,
+                "login fail (base_resp.status_code 1004)",
+            ),
+            (
+                json!({"choices": [{"finish_reason": "abort", "message": {"content": "a part"}}]}),
+                Class::Server,
+                "finish_reason `abort`",
+            ),
+            (
+                json!({"choices": [{"finish_reason": "insufficient_system_resource", "message": {"content": ""}}]}),
+                Class::Overloaded,
+                "insufficient_system_resource",
+            ),
+            (
+                json!({"choices": [{"finish_reason": "function_call_filter: MALFORMED_FUNCTION_CALL", "message": {}}]}),
+                Class::Server,
+                "MALFORMED_FUNCTION_CALL",
+            ),
+            (
+                json!({"__type": "com.amazon#ThrottlingException", "Message": "Too many tokens"}),
+                Class::Throttled,
+                "Too many tokens",
+            ),
+            (
+                json!({"ok": false, "description": "blocked", "usage": {}}),
+                Class::BadAnswer,
+                r#"no `choices`: {"ok":false,"description":"blocked"}"#,
             ),
             (
                 json!({"choices": [{"finish_reason": {"type": "abort", "message": "out of memory", "status_code": 503}}]}),

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value, json};
 
-mod ids;
 mod pieces;
 mod thinking;
 
@@ -11,8 +10,8 @@ pub(super) use pieces::Pieces;
 pub(in crate::llm) use thinking::{check, settle};
 
 use super::{
-    Decoded, Ids, NoAnswer, content::Content, count, failure, finish, model, nonempty, put, tool_schema,
-    with_calls,
+    Decoded, Ids, NoAnswer, call_ids::CallIds, content::Content, count, failure, finish, model, nonempty,
+    put, tool_schema, with_calls,
 };
 use crate::{
     config::LlmConfig,
@@ -92,7 +91,7 @@ fn turns(messages: &[Message], config: &LlmConfig) -> Vec<(&'static str, Vec<Blo
     let thought_from = thinking::from(messages, config);
     // Text of blanks alone is refused.
     let said = |content: &str| (!content.trim().is_empty()).then(|| json!({"type": "text", "text": content}));
-    let mut ids = ids::CallIds::default();
+    let mut ids = CallIds::default();
     for (at, message) in messages.iter().enumerate() {
         let (role, blocks) = match message {
             Message::System(_) => continue,

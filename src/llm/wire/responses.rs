@@ -15,7 +15,7 @@ use crate::{
     config::LlmConfig,
     llm::{
         ChatRequest, Finish, Message, ToolCall,
-        message::{arguments, callable, sent_arguments},
+        message::{arguments, callable, sent_arguments, sent_text},
     },
     task::Usage,
 };
@@ -47,7 +47,7 @@ fn items(message: &Message) -> Vec<Value> {
         }
         Message::Assistant { content, tool_calls, .. } => {
             let said = (!content.is_empty() || tool_calls.is_empty())
-                .then(|| json!({"role": "assistant", "content": content}));
+                .then(|| json!({"role": "assistant", "content": sent_text(content)}));
             let calls = tool_calls.iter().map(|call| {
                 let arguments = sent_arguments(&call.arguments);
                 let name = callable(&call.name);
@@ -66,6 +66,9 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
         return Err(failure::without(json, "answered with JSON that has no `output`"));
     };
     let status = json.get("status").and_then(Value::as_str);
+    if let Some(status @ ("failed" | "cancelled" | "queued" | "in_progress")) = status {
+        return Err(failure::unfinished(&format!("the response has the status `{status}`")));
+    }
     let reason = json.pointer("/incomplete_details/reason").and_then(Value::as_str);
     let mut decoded = Decoded {
         finish: finish(reason.or(status)),
@@ -101,6 +104,10 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
             // Calls of tools that run at the server, and what is invented next.
             Some(_) => {}
         }
+    }
+    // The SDKs of OpenAI add it, and some servers write it in place of items.
+    if decoded.content.is_empty() && decoded.tool_calls.is_empty() {
+        decoded.content = json.get("output_text").map(words).unwrap_or_default();
     }
     decoded.finish = with_calls(decoded.finish, &decoded.tool_calls);
     decoded.reasoning = Some(reasoning).filter(|text| !text.is_empty());
@@ -158,6 +165,17 @@ mod tests {
                 "tools": [{"type": "function", "name": "t", "description": "does", "parameters": {"type": "object", "properties": {}}, "strict": false}],
                 "tool_choice": "required", "max_output_tokens": 9})
         );
+    }
+
+    #[test]
+    fn a_response_without_an_end_is_no_answer() {
+        let said = json!([{"type": "message", "content": [{"type": "output_text", "text": "a part"}]}]);
+        for status in ["cancelled", "queued", "in_progress", "failed"] {
+            let no = read(&json!({"status": status, "error": null, "output": said})).unwrap_err();
+            assert_eq!(no.class, LlmErrorClass::Server, "{status}");
+            assert!(no.body.message.contains(status), "{}", no.body.message);
+        }
+        assert_eq!(read(&json!({"output": [], "output_text": "hi"})).unwrap().content, "hi");
     }
 
     #[test]

@@ -4,7 +4,11 @@
 //!
 //! Only requests have it. What the server gets is by its own schema: names are mapped there and back.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -41,8 +45,53 @@ const MOST_TOLD: usize = 1000;
 /// How deep a schema is looked through.
 const DEPTH: usize = 48;
 
+/// What a tool's schema is sent as.
+struct Fitted {
+    schema: Map<String, Value>,
+    /// What the description has to say beside it.
+    note: Option<String>,
+    /// The names of the arguments that are sent as others: what is sent, and what is meant.
+    names: HashMap<String, String>,
+}
+
+impl Fitted {
+    fn new(parameters: &Map<String, Value>) -> Self {
+        let (schema, note) = fit(parameters);
+        Self { schema, note, names: names_of(parameters) }
+    }
+}
+
+/// What a tool is sent as, made with the first request that offers it, for all clones of it.
+#[derive(Clone, Default)]
+pub(in crate::llm) struct FittedOnce(Arc<OnceLock<FittedSchema>>);
+
+/// A schema, and what it is sent as.
+type FittedSchema = (Arc<Map<String, Value>>, Arc<Fitted>);
+
+impl FittedOnce {
+    fn of(&self, parameters: &Arc<Map<String, Value>>) -> Arc<Fitted> {
+        let new = || Arc::new(Fitted::new(parameters));
+        let (of, fitted) = self.0.get_or_init(|| (parameters.clone(), new()));
+        // Whoever owns a tool may give it another schema.
+        if Arc::ptr_eq(of, parameters) { fitted.clone() } else { new() }
+    }
+}
+
+/// It follows from the schema.
+impl PartialEq for FittedOnce {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for FittedOnce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FittedOnce")
+    }
+}
+
 /// The schema of a tool as it is sent, and what its description has to say beside it.
-pub(super) fn fit(schema: &Map<String, Value>) -> (Map<String, Value>, Option<String>) {
+fn fit(schema: &Map<String, Value>) -> (Map<String, Value>, Option<String>) {
     let mut valid = schema.clone();
     mend(&mut valid, SchemaUse::ArgumentsAtOnce);
     let schema = &valid;
@@ -263,12 +312,12 @@ fn renamed(schema: &Value, depth: usize, found: &mut HashMap<String, String>) {
 }
 
 /// The names of the arguments of a tool that are sent as others: what is sent, and what is meant.
-fn names_of(spec: &ToolSpec) -> HashMap<String, String> {
+fn names_of(parameters: &Map<String, Value>) -> HashMap<String, String> {
     let mut found = HashMap::new();
-    for inner in spec.parameters.values() {
+    for inner in parameters.values() {
         renamed(inner, 0, &mut found);
     }
-    if let Some(Value::Object(properties)) = spec.parameters.get("properties") {
+    if let Some(Value::Object(properties)) = parameters.get("properties") {
         let strange = properties.keys().filter(|name| !is_plain(name));
         found.extend(strange.map(|name| (plain_name(name), name.clone())));
     }
@@ -279,12 +328,12 @@ fn names_of(spec: &ToolSpec) -> HashMap<String, String> {
 pub(in crate::llm) fn restore(calls: &mut [ToolCall], tools: &[ToolSpec]) {
     for call in calls {
         let Some(spec) = tools.iter().find(|spec| spec.name == call.name) else { continue };
-        let names = names_of(spec);
+        let names = &spec.fitted.of(&spec.parameters).names;
         if names.is_empty() || !names.keys().any(|sent| call.arguments.contains(sent.as_str())) {
             continue;
         }
         if let Ok(mut arguments) = serde_json::from_str::<Value>(&call.arguments) {
-            rename(&mut arguments, &names);
+            rename(&mut arguments, names);
             call.arguments = arguments.to_string();
         }
     }
@@ -292,11 +341,13 @@ pub(in crate::llm) fn restore(calls: &mut [ToolCall], tools: &[ToolSpec]) {
 
 /// The conversation with the arguments of its calls named as they are sent. `None`: there is no difference.
 pub(in crate::llm) fn sent(messages: &[Message], tools: &[ToolSpec]) -> Option<Vec<Message>> {
-    let strange: Vec<(&str, HashMap<String, String>)> = tools
-        .iter()
-        .map(|spec| (spec.name.as_str(), names_of(spec)))
-        .filter(|(_, names)| !names.is_empty())
-        .map(|(name, names)| (name, names.into_iter().map(|(sent, name)| (name, sent)).collect()))
+    let fitted = tools.iter().map(|spec| (spec.name.as_str(), spec.fitted.of(&spec.parameters)));
+    let back = |fitted: &Fitted| -> HashMap<String, String> {
+        fitted.names.iter().map(|(sent, name)| (name.clone(), sent.clone())).collect()
+    };
+    let strange: Vec<(&str, HashMap<String, String>)> = fitted
+        .filter(|(_, fitted)| !fitted.names.is_empty())
+        .map(|(name, fitted)| (name, back(&fitted)))
         .collect();
     if strange.is_empty() {
         return None;
@@ -318,19 +369,17 @@ pub(in crate::llm) fn sent(messages: &[Message], tools: &[ToolSpec]) -> Option<V
 
 /// A tool as it is sent: its description, and the schema of its arguments.
 pub(super) fn described(spec: &ToolSpec) -> (String, Map<String, Value>) {
-    let (schema, note) = fit(&spec.parameters);
-    let description = match note {
-        Some(note) if spec.description.is_empty() => note,
+    let fitted = spec.fitted.of(&spec.parameters);
+    let description = match &fitted.note {
+        Some(note) if spec.description.is_empty() => note.clone(),
         Some(note) => format!("{}\n{note}", spec.description),
         None => spec.description.clone(),
     };
-    (description, schema)
+    (description, fitted.schema.clone())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn fitted(schema: Value) -> (Value, Option<String>) {
@@ -370,6 +419,20 @@ mod tests {
         let plain = json!({"$schema": "x", "type": "object", "properties": {"a": {"type": "string"}},
             "required": ["a"], "additionalProperties": false});
         assert_eq!(fitted(plain.clone()), (plain, None), "nothing changes where nothing has to");
+    }
+
+    #[test]
+    fn a_schema_is_fitted_once_and_anew_for_another() {
+        let parameters = |name: &str| match json!({"type": "object", "properties": {name: {}}}) {
+            Value::Object(schema) => Arc::new(schema),
+            _ => unreachable!(),
+        };
+        let spec = ToolSpec::new("t", "", parameters("a"));
+        let (first, mut clone) = (spec.fitted.of(&spec.parameters), spec.clone());
+        assert!(Arc::ptr_eq(&first, &clone.fitted.of(&clone.parameters)));
+        clone.parameters = parameters("b");
+        assert!(described(&clone).1["properties"].get("b").is_some());
+        assert!(described(&spec).1["properties"].get("a").is_some());
     }
 
     fn fit_again(schema: &Map<String, Value>) -> Map<String, Value> {

@@ -5,9 +5,9 @@
 //! fails for ever when the answer comes late; here the question is followed by `initialize` after a short
 //! wait, without giving up on either, and a late answer is swallowed.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::OnceCell, sync::Arc, time::Duration};
 
-use rmcp::model::ProtocolVersion;
+use rmcp::model::{ErrorData, ProtocolVersion};
 use serde_json::{Value, json};
 
 use super::{
@@ -45,13 +45,28 @@ pub(super) enum Refusal {
     Refused(String),
 }
 
-/// The parameters of `initialize`.
-pub(in crate::session) fn initialize_params(identity: &ClientIdentity) -> Value {
+/// The parameters of `initialize` in this revision.
+pub(in crate::session) fn initialize_params(identity: &ClientIdentity, version: &ProtocolVersion) -> Value {
     json!({
-        "protocolVersion": ProtocolVersion::LATEST_WITH_INITIALIZE,
+        "protocolVersion": version,
         "capabilities": identity.capabilities,
         "clientInfo": identity.info,
     })
+}
+
+/// The revision that a refusal of `initialize` names in place of the one that was asked for: some servers refuse what they
+/// are to choose from.
+pub(in crate::session) fn named_instead(words: &str) -> Option<ProtocolVersion> {
+    let asked = ProtocolVersion::LATEST_WITH_INITIALIZE;
+    let others = ProtocolVersion::KNOWN_VERSIONS.iter().filter(|known| **known != asked);
+    let named = others.filter(|known| known.has_initialize() && words.contains(known.as_str()));
+    named.max_by_key(|known| known.as_str().to_owned()).cloned()
+}
+
+/// The same of an error.
+pub(in crate::session) fn named_in(error: &ErrorData) -> Option<ProtocolVersion> {
+    let data = error.data.as_ref().map(Value::to_string).unwrap_or_default();
+    named_instead(&format!("{} {data}", error.message))
 }
 
 /// The era of an agreed version.
@@ -112,7 +127,8 @@ pub(super) async fn negotiate(
     identity: &ClientIdentity,
 ) -> Result<Agreement, Refusal> {
     let context = json!({"_meta": client_context(identity)});
-    let config = initialize_params(identity);
+    let config = initialize_params(identity, &ProtocolVersion::LATEST_WITH_INITIALIZE);
+    let older = OnceCell::new();
     let discovering = client.handshake_request("server/discover", &context);
     let initializing = client.handshake_request("initialize", &config);
     let probe = tokio::time::sleep(PROBE);
@@ -128,7 +144,18 @@ pub(super) async fn negotiate(
                 discover = discovered(answer.map_err(closed)?);
             }
             answer = &mut initializing, if matches!(initialize, RequestState::Open) => {
-                initialize = initialized(answer.map_err(closed)?);
+                let answer = answer.map_err(closed)?;
+                let named = match &answer {
+                    RpcAnswer::Refused(error) => named_in(error).filter(|_| older.get().is_none()),
+                    _ => None,
+                };
+                match named {
+                    Some(version) => {
+                        let again = older.get_or_init(|| initialize_params(identity, &version));
+                        initializing.set(client.handshake_request("initialize", again));
+                    }
+                    None => initialize = initialized(answer),
+                }
             }
             () = &mut probe, if matches!(initialize, RequestState::No) => initialize = RequestState::Open,
         }
@@ -201,5 +228,27 @@ pub(in crate::session) fn initialized(answer: RpcAnswer) -> RequestState {
             RequestState::Opened(Arc::new(facts), Arc::new(hello))
         }
         Err(theirs) => RequestState::Refused(Some(speaks([theirs.as_str()]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_may_name_other_revisions() {
+        let named = |message: &'static str, data: Value| {
+            let error = ErrorData::new(ErrorCode::INVALID_PARAMS, message, Some(data));
+            named_in(&error).map(|version| version.to_string())
+        };
+        assert_eq!(
+            named("no", json!({"supported": ["2024-11-05", "2025-06-18"]})).as_deref(),
+            Some("2025-06-18")
+        );
+        assert_eq!(named("only 2025-03-26 here", json!({})).as_deref(), Some("2025-03-26"));
+        // The one that was asked for, one of the new era, one that nobody knows.
+        assert_eq!(named("2025-11-25 or 2026-07-28 or 2021-01-01", json!(null)), None);
     }
 }

@@ -38,6 +38,11 @@ impl Challenge {
         Self { status: answer.status, wants: wants.join(", "), said, configured: configured(url, headers) }
     }
 
+    /// What its body says.
+    pub(super) fn said(&self) -> &str {
+        &self.said
+    }
+
     /// Whether the server has refused what the configuration vouches with: no login is what is missing then.
     pub(super) fn is_about_configured(&self) -> bool {
         !self.configured.is_empty()

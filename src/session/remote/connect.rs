@@ -35,7 +35,8 @@ use crate::{
             facts::ServerFacts,
             failure::Cause,
             handshake::{
-                Era, RequestState, client_context, discovered, initialize_params, initialized, speaks,
+                Era, RequestState, client_context, discovered, initialize_params, initialized, named_in,
+                named_instead, speaks,
             },
         },
         recovery::health::Health,
@@ -190,12 +191,26 @@ impl<'a> Remote<'a> {
     async fn initialize(&self, session: RemoteSession, until: Instant) -> Result<Opened, Start> {
         const METHOD: &str = "initialize";
         let connection = &session.0;
-        let params = initialize_params(&self.client.identity);
-        let outgoing = Outgoing { cancel: false, until: Some(until), ..Outgoing::question(METHOD) };
-        // The start has a limit of its own.
-        let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
-        let text = |id| write::bare_request(id, METHOD, &params);
-        let answer = connection.request(outgoing, text, call_limits).await?;
+        let mut version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        let answer = loop {
+            let params = initialize_params(&self.client.identity, &version);
+            let outgoing = Outgoing { cancel: false, until: Some(until), ..Outgoing::question(METHOD) };
+            // The start has a limit of its own.
+            let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
+            let text = |id| write::bare_request(id, METHOD, &params);
+            let answer = connection.request(outgoing, text, call_limits).await;
+            let named = match &answer {
+                Ok(RpcAnswer::Refused(error)) => named_in(error),
+                Err(RemoteFailure::Status(answer)) if answer.status.is_client_error() => {
+                    named_instead(&answer.said)
+                }
+                _ => None,
+            };
+            match named.filter(|_| version == ProtocolVersion::LATEST_WITH_INITIALIZE) {
+                Some(named) => version = named,
+                None => break answer?,
+            }
+        };
         let (facts, hello) = match initialized(answer) {
             RequestState::Opened(facts, hello) => (facts, hello),
             RequestState::Refused(why) => return Err(Start::Refused(why.unwrap_or_default())),

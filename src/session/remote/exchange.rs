@@ -16,10 +16,11 @@ use tokio::{
 };
 
 use super::{
+    body_form::{BOM, BodyForm},
     connection::{Connection, Origin, Wire},
     error::{RemoteFailure, StatusAnswer},
     events::{EventStream, MAX_MESSAGE, StreamEnd, is_message},
-    http::{EVENTS, JSON, SESSION_ID, content_type, whole},
+    http::{HttpFailure, SESSION_ID, content_type, whole},
     session_end, words,
 };
 use crate::{
@@ -37,6 +38,8 @@ use crate::{
 
 /// How long the end of an answer may come after its message.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// How long a sending to a server that has no time may take.
+const SENDING: Duration = Duration::from_millis(300);
 /// How often a stream that ended too early is asked for in a row without an event.
 const MAX_RESUMES: u32 = 10;
 /// The pause before that, if the server names none: it doubles, up to a limit.
@@ -53,7 +56,6 @@ const LISTENING_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is read of a page.
 const MAX_PAGE: usize = 64 << 10;
-const BOM: &[u8] = "\u{feff}".as_bytes();
 
 /// A request to be sent.
 pub(super) struct Outgoing<'a> {
@@ -109,8 +111,9 @@ impl Sendings {
             || (answer.status == StatusCode::SERVICE_UNAVAILABLE && self.is_question);
         let asked = retry_after(&answer.headers).filter(|_| is_refused)?.wait?;
         let own = BUSY_PAUSE.saturating_mul(1 << (self.count - 1).min(16)).min(MAX_BUSY_PAUSE);
-        let left = self.until.saturating_duration_since(Instant::now());
-        [asked.max(own), asked.max(LEAST_PAUSE)].into_iter().find(|pause| *pause < left)
+        // The last refusal is to be told, and not that a sending behind it was cut off by the limit.
+        let left = self.until.saturating_duration_since(Instant::now()).saturating_sub(SENDING);
+        [asked.max(own), asked.max(BUSY_PAUSE)].into_iter().find(|pause| *pause < left)
     }
 }
 
@@ -200,7 +203,9 @@ impl Connection {
                 }
             };
             match answer {
-                Ok(Ok(RpcAnswer::Refused(error))) if !opens && session_end::is_end_error(&error) => {
+                Ok(Ok(RpcAnswer::Refused(error)))
+                    if !opens && session_end::is_end_answer(&error, self.has_session()) =>
+                {
                     Err(RemoteFailure::SessionEnded(format!("{} ({})", error.message, error.code.0)))
                 }
                 Ok(Ok(answer)) => Ok(answer),
@@ -230,10 +235,18 @@ impl Connection {
         headers.extend(outgoing.headers);
         let mut answer = loop {
             let (headers, body) = (headers.clone(), body.clone());
-            let mut answer = match self.endpoint.get() {
-                Some(endpoint) => self.http.post_to(endpoint, headers, body).await?,
-                None if outgoing.once => self.http.post_once(headers, body).await?,
-                None => self.http.post(headers, body).await?,
+            let answer = match self.endpoint.get() {
+                Some(endpoint) => self.http.post_to(endpoint, headers, body).await,
+                None if outgoing.once => self.http.post_once(headers, body).await,
+                None => self.http.post(headers, body).await,
+            };
+            let mut answer = match answer {
+                Err(HttpFailure::Challenged(challenge))
+                    if !opens && session_end::is_end_challenge(challenge.said(), self.has_session()) =>
+                {
+                    return Err(RemoteFailure::SessionEnded(challenge.to_string()));
+                }
+                answer => answer?,
             };
             let Some(pause) = sendings.pause(&answer) else { break answer };
             // Read to its end, which makes the connection free.
@@ -257,7 +270,20 @@ impl Connection {
         {
             let _ = self.session.set(session.clone());
         }
+        let first = match status {
+            // It has no body as a rule, and may not say where that ends.
+            StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
+                timeout(END_LIMIT, answer.chunk()).await.ok().and_then(Result::ok)
+            }
+            _ => Some(answer.chunk().await.map_err(RequestError::Broken)?),
+        };
+        let first = first.flatten().unwrap_or_default();
         match status {
+            StatusCode::ACCEPTED
+                if matches!(BodyForm::shown(&first), Some(BodyForm::Json | BodyForm::Events)) =>
+            {
+                self.read_answer(answer, &first, id, origin).await
+            }
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => {
                 // It may come on the stream of what belongs to no request.
                 if self.listening.load(Relaxed) {
@@ -265,7 +291,7 @@ impl Connection {
                 }
                 Err(RemoteFailure::NoAnswer(format!("HTTP {status}, without an answer")))
             }
-            _ => self.read_answer(answer, id, origin).await,
+            _ => self.read_answer(answer, &first, id, origin).await,
         }
     }
 
@@ -299,16 +325,16 @@ impl Connection {
     async fn read_answer(
         self: &Arc<Self>,
         mut answer: HttpAnswer,
+        first: &[u8],
         id: i64,
         origin: Origin,
     ) -> Result<(), RemoteFailure> {
-        let first = answer.chunk().await.map_err(RequestError::Broken)?.unwrap_or_default();
         let kind = content_type(&answer);
-        match BodyForm::of(&first, kind.as_deref()) {
-            BodyForm::Events => self.read_events(EventStream::after(answer, &first), origin).await,
-            BodyForm::Json => self.read_body(&mut answer, first.into(), id, origin).await,
+        match BodyForm::of(first, kind.as_deref()) {
+            BodyForm::Events => self.read_events(EventStream::after(answer, first), origin).await,
+            BodyForm::Json => self.read_body(&mut answer, first.to_owned(), id, origin).await,
             BodyForm::Other => {
-                let body = whole(&mut answer, first.into(), MAX_PAGE).await?.unwrap_or_default();
+                let body = whole(&mut answer, first.to_owned(), MAX_PAGE).await?.unwrap_or_default();
                 let (said, kind) = (words::said(&body, &answer.headers), kind.unwrap_or_default());
                 let why = format!("its answer is `{kind}` in place of JSON or events: {said}");
                 Err(RemoteFailure::NoAnswer(why))
@@ -459,36 +485,6 @@ impl Connection {
             && timeout_at(*since + LISTENING_LIMIT, answered.wait()).await.is_err()
         {
             let _ = answered.set(());
-        }
-    }
-}
-
-/// What a body is.
-enum BodyForm {
-    Json,
-    Events,
-    /// A page, say.
-    Other,
-}
-
-impl BodyForm {
-    /// By its first bytes, and by the type that it is said to have if these do not tell.
-    fn of(first: &[u8], kind: Option<&str>) -> Self {
-        let first = first.strip_prefix(BOM).unwrap_or(first).trim_ascii_start();
-        match first {
-            [b'{' | b'[', ..] => Self::Json,
-            [b'<', ..] => Self::Other,
-            _ if [&b"data:"[..], b"event:", b"id:", b"retry:", b":"]
-                .iter()
-                .any(|field| first.starts_with(field)) =>
-            {
-                Self::Events
-            }
-            _ => match kind {
-                Some(EVENTS) => Self::Events,
-                Some(JSON) | None => Self::Json,
-                Some(_) => Self::Other,
-            },
         }
     }
 }

@@ -21,7 +21,7 @@ use hyper::{
 use tokio::{task::JoinSet, time::timeout};
 use url::Url;
 
-use super::{challenge::Challenge, words};
+use super::{challenge::Challenge, session_end, words};
 use crate::{
     config::HttpEndpoint,
     http::{self, HttpAnswer, HttpClient, HttpClients, REDIRECTS, RequestError},
@@ -251,6 +251,7 @@ impl RemoteHttp {
             return self.send_with(None, method, to, headers, body).await;
         };
         let mut attempts = Attempts::default();
+        let has_session = headers.contains_key(SESSION_ID);
         let unasked = |error| HttpFailure::NotAuthorized(error, None);
         let mut token = authorizer.bearer().await.map_err(unasked)?;
         loop {
@@ -265,7 +266,9 @@ impl RemoteHttp {
                     return Ok(answer);
                 }
             };
-            if effort == Effort::Side || (token.is_none() && challenge.is_about_configured()) {
+            // No other token makes that session known.
+            let has_ended = session_end::is_end_challenge(challenge.said(), has_session);
+            if effort == Effort::Side || has_ended || (token.is_none() && challenge.is_about_configured()) {
                 return Err(HttpFailure::Challenged(challenge));
             }
             let (status, www_authenticate) = (challenge.status.as_u16(), challenge.wants.as_str());

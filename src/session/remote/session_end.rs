@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Longer texts are about something else.
 const MAX_WORDS: usize = 300;
 /// What servers say that do not know a session. Narrow, since a tool may have sessions of its own.
-const WORDS: [&str; 36] = [
+const WORDS: [&str; 38] = [
     "session not found",
     "session id not found",
     "session was not found",
@@ -45,6 +45,29 @@ const WORDS: [&str; 36] = [
     "session is not initialized",
     "session has not been initialized",
     "before initialization",
+    "expect initialize request",
+    "expected initialize request",
+];
+/// What servers say that say nothing else: with a code or a status of another meaning this is the whole message.
+const WHOLE: [&str; 18] = [
+    "session not found",
+    "session id not found",
+    "session expired",
+    "session has expired",
+    "session terminated",
+    "session closed",
+    "session does not exist",
+    "invalid session",
+    "invalid session id",
+    "unknown session",
+    "unknown session id",
+    "no such session",
+    "invalid or expired session",
+    "expired or invalid session",
+    "session expired or invalid",
+    "session not found or expired",
+    "server not initialized",
+    "received request before initialization was complete",
 ];
 
 /// Whether an answer with this status and body says so. `has_session`: the server has named the session.
@@ -55,6 +78,9 @@ pub(super) fn is_end(
     said: &str,
     has_session: bool,
 ) -> bool {
+    if has_session && error.is_some_and(|error| is_whole(&error.message)) && !is_about_access(status) {
+        return true;
+    }
     match status.as_u16() {
         // About access, load and proxies, whatever their words.
         401 | 403 | 407 | 429 => false,
@@ -69,8 +95,33 @@ pub(super) fn is_end(
 }
 
 /// Whether an error of the protocol says so.
-pub(super) fn is_end_error(error: &ErrorData) -> bool {
+fn is_end_error(error: &ErrorData) -> bool {
     has_code(error) && speaks_of_end(&error.message)
+}
+
+/// Whether an error of the protocol in an answer of status 200 says so. `has_session`: the server has named the session.
+pub(super) fn is_end_answer(error: &ErrorData, has_session: bool) -> bool {
+    is_end_error(error) || (has_session && is_whole(&error.message))
+}
+
+/// Whether a refusal for want of access says so, in a session that the server has named: some servers take its id for
+/// a pass.
+pub(super) fn is_end_challenge(said: &str, has_session: bool) -> bool {
+    has_session && is_whole(said)
+}
+
+fn is_about_access(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 407 | 429)
+}
+
+/// Whether a message says that the session is unknown, and nothing else: a tool that has sessions of its own names one.
+fn is_whole(words: &str) -> bool {
+    const BEGINNINGS: [&str; 5] =
+        ["bad request:", "unauthorized:", "not found:", "error:", "internal error:"];
+    let words = words.to_ascii_lowercase().replace(['_', '"', '\'', '`'], " ");
+    let words = words.trim().trim_end_matches(['.', '!']);
+    let bare = BEGINNINGS.iter().find_map(|begin| words.strip_prefix(begin)).unwrap_or(words).trim();
+    WHOLE.contains(&bare)
 }
 
 /// Whether a text that is no message of the protocol, in an answer of status 200, says so: an object with an error.
@@ -142,6 +193,11 @@ mod tests {
             (422, "Unexpected message, expect initialize request: no session id".to_owned()),
             (500, error(-32002, "Server not initialized")),
             (400, error(-32000, "Not initialized.")),
+            (404, error(-32603, "Session not found")),
+            (400, error(-32602, "Invalid session ID")),
+            (400, error(-32603, "Invalid or expired session")),
+            (500, error(-32603, "Session not found.")),
+            (422, "Unexpected message, expect initialize request".to_owned()),
         ] {
             assert!(ends(status, &body, true), "{status} {body}");
         }
@@ -156,6 +212,7 @@ mod tests {
             (400, String::new()),
             (400, error(-32602, "session not found: the argument `session` names none")),
             (400, error(-32600, "the request is malformed")),
+            (500, error(-32603, "Session not found: 7")),
             (400, error(-32000, "the database is not initialized")),
             (401, error(-32001, "Session expired, log in")),
             (403, "session not found".to_owned()),
@@ -167,6 +224,20 @@ mod tests {
         }
         assert!(!ends(404, "no such page", false), "a path that is wrong");
         assert!(ends(404, "Session not found", false));
+    }
+
+    #[test]
+    fn an_error_that_says_nothing_else_is_the_end() {
+        let error = |code, message: &'static str| ErrorData::new(ErrorCode(code), message, None);
+        for code in [-32603, -32602, 0] {
+            assert!(is_end_answer(&error(code, "Session not found"), true));
+            assert!(is_end_answer(&error(code, "Invalid or expired session."), true));
+            assert!(!is_end_answer(&error(code, "Session not found"), false), "there is none");
+            assert!(!is_end_answer(&error(code, "the session `a` was not found"), true));
+        }
+        assert!(is_end_answer(&error(-32002, "Expected initialize request"), false));
+        assert!(is_end_challenge("Unauthorized: Session not found", true));
+        assert!(!is_end_challenge("Session expired, log in", true));
     }
 
     #[test]

@@ -107,6 +107,8 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
             let error = error_object(error);
             Ok(match id.map(ours) {
                 Some(Some(id)) => Decoded::Answer(id, RpcAnswer::Refused(error)),
+                // Python's SDK writes "server-error" for a request that it did not look at.
+                Some(None) if id.is_some_and(|id| id.get().starts_with('"')) => Decoded::Unnamed(error),
                 Some(None) => Decoded::Stray,
                 None => Decoded::Unnamed(error),
             })

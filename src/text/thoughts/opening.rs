@@ -1,9 +1,8 @@
 //! Thoughts that an answer opens with, found while it comes in pieces.
 //!
-//! The end of a thought may show that text before it was thought too; only the whole answer says so, and
-//! [`split`](super::split) reads that.
+//! The end of a thought may show that text before it was thought too: then what was said is void, and told anew.
 
-use super::{Kind, MARKS, Mark};
+use super::{Kind, MARKS, Mark, split};
 
 /// The most letters of a mark that are waited for.
 const LONGEST: usize = 256;
@@ -11,6 +10,15 @@ const LONGEST: usize = 256;
 const LONGEST_IN_BRACKETS: usize = 16;
 /// The end of the mark of a channel.
 const MESSAGE: &str = "<|message|>";
+/// What Granite begins its thoughts with, and its answer.
+const THOUGHTS: [&str; 2] = ["Here is my thought process:", "Here's my thought process:"];
+const RESPONSE: [&str; 2] = ["Here is my response:", "Here's my response:"];
+/// Harmony without its marks.
+const ANALYSIS: &str = "analysis";
+const FINAL: &str = "assistantfinal";
+/// The most letters of an answer that are remembered, and the most ends of thoughts that are looked at in it.
+const MOST_SAID: usize = 1 << 20;
+const MOST_ENDS: u32 = 16;
 
 /// A part of an answer, as soon as it is known what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +27,8 @@ pub(crate) enum Part<'a> {
     Said(&'a str),
     /// It is thought.
     Thought(&'a str),
+    /// What was said so far is void: it was thought, and is told as such now.
+    Void,
 }
 
 /// An answer that comes in pieces.
@@ -29,6 +39,10 @@ pub(crate) struct Opening {
     held: String,
     /// A mark was there.
     any: bool,
+    /// What is said since the last mark.
+    said: String,
+    /// How many ends of thoughts were in it.
+    ends: u32,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +51,12 @@ enum State {
     #[default]
     Begins,
     Thinks(Kind),
-    /// The answer itself: all that follows is passed on.
+    /// Perhaps thoughts of Harmony without their marks: only their end tells.
+    Analyses,
+    /// The answer itself. A thought may end in it that had no beginning.
     Says,
+    /// The answer itself: all that follows is passed on.
+    SaysOn,
 }
 
 /// What a text begins with.
@@ -53,7 +71,7 @@ enum Beginning {
 impl Opening {
     /// Takes the next piece.
     pub(crate) fn feed(&mut self, more: &str, tell: &mut dyn FnMut(Part<'_>)) {
-        if self.state == State::Says {
+        if self.state == State::SaysOn {
             return tell(Part::Said(more));
         }
         self.held.push_str(more);
@@ -72,7 +90,9 @@ impl Opening {
             let left = match self.state {
                 State::Begins => self.begin(rest, is_whole, tell),
                 State::Thinks(kind) => Some(self.think(kind, rest, is_whole, tell)),
-                State::Says => {
+                State::Analyses => self.analyse(rest, is_whole, tell),
+                State::Says => Some(self.say(rest, is_whole, tell)),
+                State::SaysOn => {
                     tell(Part::Said(rest));
                     Some("")
                 }
@@ -96,6 +116,16 @@ impl Opening {
         tell: &mut dyn FnMut(Part<'_>),
     ) -> Option<&'a str> {
         let text = rest.trim_start();
+        if !self.any {
+            match after_analysis(text) {
+                Some(true) => {
+                    self.state = State::Analyses;
+                    return Some(text);
+                }
+                None if !is_whole => return None,
+                _ => {}
+            }
+        }
         match beginning(text, is_whole) {
             Beginning::Maybe => return None,
             Beginning::Mark(Mark::Open(kind), length) => {
@@ -107,17 +137,82 @@ impl Opening {
                 self.any = true;
                 return Some(&text[length..]);
             }
-            Beginning::Mark(Mark::Close(Kind::Details) | Mark::Text, _) | Beginning::Text => {}
+            Beginning::Mark(Mark::Close(Kind::Details | Kind::Words) | Mark::Text, _) | Beginning::Text => {}
         }
         // Blanks around a thought belong to nothing.
         let said = if self.any { text } else { rest };
+        if text.is_empty() {
+            self.say_plainly(said, tell);
+            return Some("");
+        }
+        // Where thoughts were marked, one end more is a mark too many.
+        self.state = if self.any { State::SaysOn } else { State::Says };
+        Some(said)
+    }
+
+    /// Reads on in what may be an analysis, up to the end of it.
+    fn analyse<'a>(
+        &mut self,
+        rest: &'a str,
+        is_whole: bool,
+        tell: &mut dyn FnMut(Part<'_>),
+    ) -> Option<&'a str> {
+        if let Some((thought, answer)) = rest.split_once(FINAL) {
+            tell(Part::Thought(&thought[ANALYSIS.len()..]));
+            (self.state, self.any) = (State::Begins, true);
+            return Some(answer);
+        }
+        if !is_whole && rest.len() < MOST_SAID {
+            return None;
+        }
+        self.state = State::SaysOn;
+        Some(rest)
+    }
+
+    /// Reads on in the answer. If it is one that begins with a thought after all, that is told.
+    fn say<'a>(&mut self, rest: &'a str, is_whole: bool, tell: &mut dyn FnMut(Part<'_>)) -> &'a str {
+        for (at, first) in rest.match_indices(['<', '[', '\u{25c1}']) {
+            // No end begins otherwise.
+            let next = rest[at + first.len()..].chars().next();
+            if next.is_some_and(|next| !matches!(next, '/' | '|' | 'u')) {
+                continue;
+            }
+            let length = match beginning(&rest[at..], is_whole) {
+                Beginning::Maybe => {
+                    self.say_plainly(&rest[..at], tell);
+                    rest[at..].clone_into(&mut self.held);
+                    return "";
+                }
+                Beginning::Mark(Mark::Close(Kind::Tag) | Mark::Answer, length) => length,
+                Beginning::Mark(..) | Beginning::Text => continue,
+            };
+            self.ends += 1;
+            let thought = format!("{}{}", self.said, &rest[..at]);
+            // In code it is text, and behind other marks it may be one too many: the whole says what it is.
+            let ended = format!("{thought}{}.", &rest[at..at + length]);
+            if split(&thought).answer == thought && split(&ended).answer == "." {
+                self.said.clear();
+                tell(Part::Void);
+                tell(Part::Thought(&thought));
+                (self.state, self.any) = (State::Begins, true);
+                return &rest[at + length..];
+            }
+            if self.ends >= MOST_ENDS {
+                break;
+            }
+        }
+        self.say_plainly(rest, tell);
+        if self.ends >= MOST_ENDS || self.said.len() > MOST_SAID {
+            (self.state, self.said) = (State::SaysOn, String::new());
+        }
+        ""
+    }
+
+    fn say_plainly(&mut self, text: &str, tell: &mut dyn FnMut(Part<'_>)) {
         if !text.is_empty() {
-            self.state = State::Says;
+            self.said.push_str(text);
+            tell(Part::Said(text));
         }
-        if !said.is_empty() {
-            tell(Part::Said(said));
-        }
-        Some("")
     }
 
     /// Reads on in a thought, up to its end.
@@ -133,7 +228,7 @@ impl Opening {
                 tell(Part::Thought(text));
             }
         };
-        for (at, _) in rest.match_indices(['<', '[', '\u{25c1}']) {
+        for (at, _) in rest.match_indices(['<', '[', '\u{25c1}', 'H']) {
             let (next, length) = match beginning(&rest[at..], is_whole) {
                 Beginning::Maybe => {
                     thought(&rest[..at]);
@@ -173,6 +268,7 @@ fn beginning(text: &str, is_whole: bool) -> Beginning {
         '<' => past('>'),
         '[' => past(']'),
         '\u{25c1}' => past('\u{25b7}'),
+        'H' => return sentence(text, is_whole),
         _ => return Beginning::Text,
     };
     if end.is_none() && !is_whole && window.len() == text.len() && text.chars().count() < longest {
@@ -184,6 +280,30 @@ fn beginning(text: &str, is_whole: bool) -> Beginning {
         Some(Beginning::Mark(Mark::of(&found), whole.end()))
     });
     found.unwrap_or(Beginning::Text)
+}
+
+/// The sentences that Granite writes in place of marks.
+fn sentence(text: &str, is_whole: bool) -> Beginning {
+    let open = THOUGHTS.map(|words| (words, Mark::Open(Kind::Words)));
+    let close = RESPONSE.map(|words| (words, Mark::Close(Kind::Words)));
+    let mut maybe = false;
+    for (words, mark) in open.into_iter().chain(close) {
+        if text.starts_with(words) {
+            return Beginning::Mark(mark, words.len());
+        }
+        maybe |= words.starts_with(text);
+    }
+    if maybe && !is_whole { Beginning::Maybe } else { Beginning::Text }
+}
+
+/// Whether `text` begins as an analysis of Harmony does without its marks: the thought follows the word at once. `None`:
+/// it is too short to tell.
+fn after_analysis(text: &str) -> Option<bool> {
+    match text.strip_prefix(ANALYSIS) {
+        Some(after) => after.chars().next().map(|next| next.is_uppercase() || next == '\n'),
+        None if ANALYSIS.starts_with(text) => None,
+        None => Some(false),
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +323,7 @@ mod tests {
                 parts += 1;
             }
             Part::Thought(text) => thought.push_str(text),
+            Part::Void => said.clear(),
         };
         for piece in pieces {
             opening.feed(piece, &mut tell);
@@ -231,6 +352,12 @@ mod tests {
             ),
             ("<|channel>thought\na<channel|>4", "4", "\na"),
             ("<details type=\"reasoning\" done=\"true\">a</details>\n4", "4", "a"),
+            ("analysisWe add.assistantfinal4", "4", "We add."),
+            ("Here is my thought process:\nHa!\nHere is my response:\n4 Here", "4 Here", "\nHa!\n"),
+            ("Here's my thought process:a", "", "a"),
+            ("well, 5?\n</think>\n4", "4", "well, 5?\n"),
+            ("well `</think>` 5?</think>4 < 5", "4 < 5", "well `</think>` 5?"),
+            ("hm[/THINK]4", "4", "hm"),
             ("<think>a", "", "a"),
             ("<think></think>\n\n4", "4", ""),
             ("<think/>4", "4", ""),
@@ -250,6 +377,12 @@ mod tests {
             " \n4 ",
             "`<think>` is a mark",
             "I said <think>",
+            "Write `</think>` behind it: </b>",
+            "analysis of 4",
+            "analysisX",
+            "Here is 4",
+            "Her",
+            "ana",
             "[1, 2]",
             "<b>4</b>",
             "",

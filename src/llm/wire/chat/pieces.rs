@@ -1,11 +1,13 @@
 //! Assembles a streamed chat completion.
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::llm::{
+    message::is_object,
     stream::Delta,
     wire::{
         Parts, RECENT,
+        chat::asked_calls,
         content::{self, Content},
         keep, keep_reason, nonempty,
     },
@@ -17,7 +19,8 @@ pub(in crate::llm::wire) struct Pieces {
     model: Value,
     usage: Value,
     finish: Value,
-    begun: bool,
+    /// The number of the choice that is followed: the first that came.
+    followed: Option<u64>,
     content: String,
     reasoning: String,
     refusal: String,
@@ -36,14 +39,21 @@ impl Parts for Pieces {
     fn take(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
         keep(&mut self.model, piece, "model");
         keep(&mut self.usage, piece, "usage");
-        let first = |choice: &&Value| {
-            choice.is_object() && choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
+        let choices = piece.get("choices").and_then(Value::as_array).into_iter().flatten();
+        let number = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let mut choices = choices.filter(|choice| choice.is_object());
+        let choice = match self.followed {
+            Some(followed) => choices.find(|choice| number(choice) == followed),
+            None => choices.min_by_key(number),
         };
-        let choices = piece.get("choices").and_then(Value::as_array);
-        let Some(choice) = choices.into_iter().flatten().find(first) else { return };
-        self.begun = true;
+        let Some(choice) = choice else { return };
+        self.followed = Some(number(&choice));
         keep_reason(&mut self.finish, choice);
-        let Some(delta) = choice.get("delta") else { return };
+        // Some put a whole message, or the text alone, into the stream.
+        let text = choice.get("text").filter(|text| text.is_string()).map(|text| json!({"content": text}));
+        let whole = choice.get("message").filter(|_| self.is_empty()).or(text.as_ref());
+        let full = |delta: &&Value| delta.as_object().is_some_and(|fields| !fields.is_empty());
+        let Some(delta) = choice.get("delta").filter(full).or(whole) else { return };
         let mut more = |place: &mut String, text: &str, delta: Delta<'_>| {
             if !text.is_empty() {
                 place.push_str(text);
@@ -56,9 +66,7 @@ impl Parts for Pieces {
         more(&mut self.content, &said.text, Delta::Text(&said.text));
         let refusal = said.refusal + nonempty(delta, "refusal").unwrap_or_default();
         more(&mut self.refusal, &refusal, Delta::Text(&refusal));
-        let calls = delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
-        // What is no object asks for nothing.
-        for call in calls.filter(|call| call.is_object()) {
+        for call in asked_calls(delta) {
             self.call(call, tell);
         }
         if let Some(call) = delta.get("function_call").filter(|call| call.is_object()) {
@@ -72,12 +80,13 @@ impl Parts for Pieces {
 
     fn whole(&mut self) -> Value {
         let calls = self.calls.iter().map(|call| {
-            json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+            let arguments = settled(&call.arguments);
+            json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
         });
         let message = json!({"content": self.content, "reasoning_content": self.reasoning,
             "refusal": self.refusal, "tool_calls": calls.collect::<Vec<_>>()});
         let choice = json!({"message": message, "finish_reason": self.finish});
-        let choices = if self.begun { vec![choice] } else { vec![] };
+        let choices = if self.followed.is_some() { vec![choice] } else { vec![] };
         json!({"model": self.model, "usage": self.usage, "choices": choices})
     }
 }
@@ -93,27 +102,20 @@ impl Pieces {
         self.call(&piece, tell);
     }
 
+    fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+    }
+
     fn call(&mut self, piece: &Value, tell: &mut dyn FnMut(Delta<'_>)) {
-        let number = piece.get("index").and_then(Value::as_u64);
+        let index = piece.get("index");
+        let number = index.and_then(|index| index.as_u64().or_else(|| index.as_str()?.parse().ok()));
         let id = nonempty(piece, "id").unwrap_or_default();
-        // Some servers number every call 0, others none: a new id is a new call too.
-        let same = |call: &Call| {
-            (number.is_none() || call.index == number)
-                && (id.is_empty() || call.id.is_empty() || call.id == id)
-        };
-        let old = self.calls.len().saturating_sub(RECENT);
-        let known = self.calls[old..].iter().rposition(same).map(|known| old + known);
-        // Without number and id a piece goes on with the last call, or begins one by its name.
         let function = piece.get("function").unwrap_or(piece);
         let name = nonempty(function, "name").unwrap_or_default();
-        let nameless = number.is_none() && id.is_empty() && !name.is_empty();
-        let index = match known {
-            Some(index) if !nameless || self.calls[index].name.is_empty() => index,
-            _ => {
-                self.calls.push(Call { index: number, ..Call::default() });
-                self.calls.len() - 1
-            }
-        };
+        let index = self.known(number, id, name).unwrap_or_else(|| {
+            self.calls.push(Call { index: number, ..Call::default() });
+            self.calls.len() - 1
+        });
         let call = &mut self.calls[index];
         if call.id.is_empty() {
             id.clone_into(&mut call.id);
@@ -121,6 +123,9 @@ impl Pieces {
         if call.name.is_empty() && !name.is_empty() {
             name.clone_into(&mut call.name);
             tell(Delta::Call { index, name });
+        } else if call.arguments.is_empty() && name != call.name {
+            // It comes in pieces, too, or each time with what came before.
+            call.name = if name.starts_with(&call.name) { name.to_owned() } else { call.name.clone() + name };
         }
         let more = match function.get("arguments") {
             None | Some(Value::Null) => return,
@@ -132,4 +137,51 @@ impl Pieces {
             tell(Delta::Arguments { index, text: &more });
         }
     }
+
+    /// The call that a piece goes on with; `None`: it begins one. Some servers number every call 0, others none, and some
+    /// give each piece of a call an id of its own: a call begins with a name.
+    fn known(&self, number: Option<u64>, id: &str, name: &str) -> Option<usize> {
+        let old = self.calls.len().saturating_sub(RECENT);
+        let find =
+            |same: &dyn Fn(&Call) -> bool| self.calls[old..].iter().rposition(same).map(|known| old + known);
+        let numbered = |call: &Call| number.is_none() || call.index == number;
+        if !id.is_empty() {
+            let late = number.is_some() || name.is_empty();
+            return find(&|call| call.id == id && (numbered(call) || name.is_empty()))
+                .or_else(|| find(&|call| call.id.is_empty() && numbered(call) && late))
+                .or_else(|| find(&|call| number.is_some() && call.index == number && name.is_empty()));
+        }
+        let last = self.calls.len().checked_sub(1);
+        let by_place = |number: u64| {
+            let last = last.filter(|_| name.is_empty())?;
+            Some(usize::try_from(number).map_or(last, |place| place.min(last)))
+        };
+        let known = match number {
+            Some(number) => find(&numbered).or_else(|| by_place(number)),
+            None => last,
+        }?;
+        let call = &self.calls[known];
+        let other = match number {
+            Some(_) => !call.arguments.is_empty() && (name != call.name || is_object(&call.arguments)),
+            None => true,
+        };
+        Some(known).filter(|_| name.is_empty() || call.name.is_empty() || !other)
+    }
+}
+
+/// Arguments as they were meant: some servers begin with an empty object, or send the whole behind its pieces once more.
+fn settled(arguments: &str) -> &str {
+    if is_object(arguments) {
+        return arguments;
+    }
+    let mut meant: Option<&str> = None;
+    for value in serde_json::Deserializer::from_str(arguments).into_iter::<&RawValue>() {
+        let Ok(value) = value.map(RawValue::get) else { return arguments };
+        match meant {
+            _ if value.bytes().all(|byte| byte.is_ascii_whitespace() || matches!(byte, b'{' | b'}')) => {}
+            Some(meant) if meant != value => return arguments,
+            _ => meant = Some(value),
+        }
+    }
+    meant.unwrap_or(arguments)
 }

@@ -14,6 +14,10 @@ use crate::llm::{
 pub(in crate::llm::wire) struct Pieces {
     /// Items that are complete, by their place.
     items: BTreeMap<u64, Value>,
+    /// Calls as far as they came, by their place: some gateways never complete an item.
+    begun: BTreeMap<u64, Value>,
+    /// The text that came.
+    said: String,
     /// Positions of the calls that were reported.
     calls: Vec<u64>,
     response: Option<Value>,
@@ -25,6 +29,7 @@ impl Parts for Pieces {
         let delta = nonempty(piece, "delta");
         match piece.get("type").and_then(Value::as_str).unwrap_or_default() {
             "response.output_text.delta" | "response.refusal.delta" => {
+                self.said.push_str(delta.unwrap_or_default());
                 delta.map(Delta::Text).into_iter().for_each(tell);
             }
             "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
@@ -36,6 +41,7 @@ impl Parts for Pieces {
                     let name = nonempty(item, "name").unwrap_or_default();
                     tell(Delta::Call { index: self.calls.len(), name });
                     self.calls.push(place);
+                    self.begun.insert(place, item.clone());
                 }
             }
             "response.function_call_arguments.delta" => {
@@ -43,6 +49,10 @@ impl Parts for Pieces {
                 let index = self.calls[old..].iter().position(|known| *known == place).map(|at| old + at);
                 if let Some((index, text)) = index.zip(delta) {
                     tell(Delta::Arguments { index, text });
+                    if let Some(call) = self.begun.get_mut(&place) {
+                        let so_far = call.get("arguments").and_then(Value::as_str).unwrap_or_default();
+                        call["arguments"] = format!("{so_far}{text}").into();
+                    }
                 }
             }
             "response.output_item.done" => {
@@ -56,7 +66,11 @@ impl Parts for Pieces {
                 // The name of the event has the status too. What failed has no answer.
                 let status = kind.trim_start_matches("response.");
                 let named = || if status == "failed" { Value::Null } else { json!({"status": status}) };
-                self.response = Some(whole.unwrap_or_else(named));
+                let mut whole = whole.unwrap_or_else(named);
+                if let Some(fields) = whole.as_object_mut() {
+                    fields.insert("status".into(), status.into());
+                }
+                self.response = Some(whole);
             }
             _ => {}
         }
@@ -74,9 +88,17 @@ impl Parts for Pieces {
         let mut response = self.response.take().unwrap_or_default();
         let output = response.get("output").and_then(Value::as_array);
         let listed = output.is_some_and(|items| items.iter().any(|item| !item.is_null()));
-        if let Some(fields) = response.as_object_mut().filter(|_| !listed && !self.items.is_empty()) {
+        let mut items = std::mem::take(&mut self.items);
+        let has_text = items.values().any(|item| item.get("type").and_then(Value::as_str) == Some("message"));
+        for (place, call) in std::mem::take(&mut self.begun) {
+            items.entry(place).or_insert(call);
+        }
+        let said = Some(std::mem::take(&mut self.said)).filter(|said| !said.is_empty() && !has_text);
+        let said = said.map(|text| json!({"type": "message", "content": text}));
+        let output: Vec<Value> = said.into_iter().chain(items.into_values()).collect();
+        if let Some(fields) = response.as_object_mut().filter(|_| !listed && !output.is_empty()) {
             // Some gateways end with the outer fields alone.
-            fields.insert("output".into(), std::mem::take(&mut self.items).into_values().collect());
+            fields.insert("output".into(), output.into());
         }
         response
     }

@@ -254,3 +254,36 @@ async fn the_end_of_the_old_stream_is_the_end_of_the_session() {
     assert_eq!(call(&manager).await.unwrap(), "over events");
     manager.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_a_revision_is_asked_for_one_it_names() {
+    for in_words in [true, false] {
+        let (url, script, _serving) = scripted(move |asked| {
+            let wanted = asked.body["params"]["protocolVersion"].as_str();
+            if asked.method() != "initialize" || wanted == Some("2025-06-18") {
+                return None;
+            }
+            let words = "Unsupported protocol version (supported versions: 2025-06-18, 2024-11-05)";
+            let error = asked.error(-32602, json!({"supported": ["2024-11-05", "2025-06-18"]}));
+            Some(match in_words {
+                true => (StatusCode::BAD_REQUEST, words).into_response(),
+                false => (StatusCode::BAD_REQUEST, Json(error)).into_response(),
+            })
+        })
+        .await;
+        let manager = Manager::start(&remote(url, None)).await.unwrap();
+        assert_eq!(call(&manager).await.unwrap(), "done");
+        assert_eq!(script.find("initialize").len(), 2);
+        manager.shutdown().await;
+    }
+    let (url, script, _serving) = scripted(|asked| {
+        let error = asked.error(-32602, json!({"supported": ["2025-11-25", "2025-06-18"]}));
+        (asked.method() == "initialize").then(|| Json(error).into_response())
+    })
+    .await;
+    if let Ok(manager) = Manager::start(&remote(url, None)).await {
+        assert!(call(&manager).await.is_err());
+        manager.shutdown().await;
+    }
+    assert_eq!(script.find("initialize").len(), 2, "once more, and not without end");
+}

@@ -2,7 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use axum::{body::Body, http::HeaderValue, response::Response};
+use axum::{
+    Json,
+    body::Body,
+    http::{HeaderValue, StatusCode},
+    response::{IntoResponse as _, Response},
+};
 use serde_json::{Value, json};
 use toolcrib::Manager;
 
@@ -53,5 +58,18 @@ async fn any_form_of_a_good_answer_is_read() {
         assert_eq!(answer.unwrap_or_else(|error| panic!("{form}: {error} {:?}", error.causes())), "read");
     }
     assert_eq!(script.find("initialize").len(), 1);
+    manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_request_may_have_its_answer() {
+    let (url, script, _serving) = scripted(|asked| {
+        let answer = (StatusCode::ACCEPTED, Json(asked.says("read"))).into_response();
+        (asked.method() == "tools/call").then_some(answer)
+    })
+    .await;
+    let manager = Manager::start(&remote(url, None)).await.unwrap();
+    assert_eq!(call(&manager).await.unwrap(), "read");
+    assert_eq!(script.find("tools/call").len(), 1);
     manager.shutdown().await;
 }

@@ -16,7 +16,7 @@ use toolcrib::{Error, Manager};
 
 use super::{
     super::remote::remote,
-    scripted::{Asked, call, events, held_back, scripted},
+    scripted::{Asked, call, event, events, held_back, scripted},
 };
 use crate::support::within;
 
@@ -39,6 +39,17 @@ fn gone(asked: &Asked, form: usize) -> Option<Response> {
         6 => error(id, -32600, "Session not found").into_response(),
         7 => events("event: message\ndata: {\"error\":\"Session not found\"}\n\n".to_owned()),
         8 => Json(json!({"error": {"message": "session expired"}})).into_response(),
+        9 => (StatusCode::UNAUTHORIZED, "Unauthorized: Session not found").into_response(),
+        10 => error(id, -32603, "Invalid or expired session").into_response(),
+        11 => (StatusCode::BAD_REQUEST, error(id, -32602, "Invalid session ID")).into_response(),
+        12 => {
+            let words = "Unexpected message, expect initialize request";
+            (StatusCode::UNPROCESSABLE_ENTITY, words).into_response()
+        }
+        13 => {
+            let error = json!({"code": -32600, "message": "Session not found"});
+            events(event(&json!({"jsonrpc": "2.0", "id": "server-error", "error": error})))
+        }
         _ => return None,
     })
 }
@@ -46,7 +57,7 @@ fn gone(asked: &Asked, form: usize) -> Option<Response> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_form_of_a_forgotten_session_renews_it_once() {
     const CALLS: usize = 100;
-    for form in 0..9 {
+    for form in 0..14 {
         let (url, script, _serving) = scripted(move |asked| {
             let is_old = asked.method() == "tools/call" && asked.header("mcp-session-id") == Some("1");
             is_old.then(|| gone(asked, form)).flatten()
