@@ -86,6 +86,13 @@ impl Change {
         self.path.iter().zip(place).all(|(step, name)| step.to_string() == *name)
     }
 
+    /// Whether what is there cannot be what it has to be: it is null or of another type, or a name that is missing. An item that is
+    /// missing is one less, and a name that is too long is another one.
+    pub fn is_unusable(&self) -> bool {
+        let is_name = matches!(self.path.last(), Some(Step::Key(key)) if key == "name");
+        matches!(self.oddity, Oddity::Null | Oddity::OtherType) || (self.oddity == Oddity::Missing && is_name)
+    }
+
     /// Whether `words` name the node, or one above it. What makes a message has no name of its own, and an item that is there twice
     /// is called by its own.
     pub fn is_named(&self, words: &str) -> bool {

@@ -179,6 +179,7 @@ impl Run {
         let http = HttpClients::new(&config.http)?;
         let needs_model = player.is_none() && tasks.ask_model()?;
         let (mut model, mut warnings) = (None, Vec::new());
+        let judging = asked.as_ref().ok().and_then(Option::as_ref).map(|asked| asked.llm.clone());
         if needs_model {
             let Some(asked) = asked? else {
                 return Err(
@@ -202,7 +203,12 @@ impl Run {
             .out(&self.out)
             .warnings(warnings)
             .budget(self.settings.budget());
-        run = self.judging.apply(run.resume(self.resume(question)), &http, player.is_some())?;
+        run = self.judging.apply(
+            run.resume(self.resume(question)),
+            &http,
+            judging.as_ref(),
+            player.is_some(),
+        )?;
         if let Some(jobs) = self.jobs {
             run = run.jobs(jobs);
         }

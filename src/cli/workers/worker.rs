@@ -54,7 +54,7 @@ impl Worker {
         let http = HttpClients::new(&config.http)?;
         let llm = config.llm.clone().transpose()?;
         let model = llm.map(|llm| LlmClient::new(&llm, &http, Env::process().folder())).transpose()?;
-        let judge = judge(&config, &http)?;
+        let judge = judge(&config, &http, None)?;
         let queue = self.store.connect_to(self.lanes).await?;
         let (pending, progress) = (Pending::of(&config), Arc::new(Progress::new(ui, 0, &self.progress)));
         let servers = config.servers.len();

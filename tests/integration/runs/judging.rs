@@ -109,6 +109,13 @@ async fn tasks_that_cannot_be_judged_are_refused_at_the_start() {
     let refused = bench.run(&["run", "tasks.jsonl", "--model", "m", "--base-url", url]);
     assert_eq!(code(&refused), 2, "{}", err(&refused));
     assert!(err(&refused).contains("[llm.clients.NAME]"), "{}", err(&refused));
+    // A table of `[llm]` judges, with what the command line adds to it.
+    let completed = Bench::new("[llm]\nmax_tokens = 90\n");
+    completed.file("tasks.jsonl", &judged("a").to_string());
+    let judge = Model::choosing(|number, _| if number == 0 { say("42") } else { say("GRADE: C") });
+    let passed = completed.run(&["run", "tasks.jsonl", "--model", "m", "--base-url", judge.url.as_str()]);
+    assert_eq!(code(&passed), 0, "{}", err(&passed));
+    assert!(judge.requests().len() == 2 && judge.requests().iter().all(|body| body["max_tokens"] == 90));
     bench.file("tasks.jsonl", r#"{"input": "?", "score": {"type": "command", "command": ["true"]}}"#);
     let refused = bench.run(&["run", "tasks.jsonl", "--model", "m", "--base-url", url]);
     assert!(err(&refused).contains("--allow-commands"), "{}", err(&refused));

@@ -92,7 +92,7 @@ async fn check(toolbox: &Toolbox, start: &StartReport, seed: u64) -> Vec<Fault> 
         broken(format!("the warning does not name the path: {}", short(oddity)));
     }
     let lost = up && TOOLS.iter().any(|tool| toolbox.catalog().find(&server, tool).is_err());
-    if lost && oddities.is_empty() {
+    if lost && oddities.is_empty() && plan.change.is_unusable() {
         broken("a tool is left out without a word".to_owned());
     }
     for tool in TOOLS {

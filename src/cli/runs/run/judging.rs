@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use toolcrib::{
-    Config, Env, Error, HttpClients, LlmClient,
+    Config, Env, Error, HttpClients, LlmClient, LlmConfig,
     report::write_junit,
     run::{Run, RunSummary},
     run_files::RunEnd,
@@ -42,9 +42,16 @@ impl Judging {
         self.k.or(configured).unwrap_or(NonZeroU32::MIN)
     }
 
-    /// Sets up the run. `http` has the connections that the model of its agents uses. A replay needs no model.
-    pub(super) fn apply(&self, mut run: Run, http: &HttpClients, replay: bool) -> Result<Run, Error> {
-        let judge = match run.tasks().ask_judge()?.then(|| judge(run.config(), http)) {
+    /// Sets up the run. `http` has the connections that the model of its agents uses; `asked` is that model, with what the command
+    /// line says of it. A replay needs no model.
+    pub(super) fn apply(
+        &self,
+        mut run: Run,
+        http: &HttpClients,
+        asked: Option<&LlmConfig>,
+        replay: bool,
+    ) -> Result<Run, Error> {
+        let judge = match run.tasks().ask_judge()?.then(|| judge(run.config(), http, asked)) {
             Some(Ok(None) | Err(_)) if replay => Some(LlmClient::replayed("judge", false)),
             Some(Ok(None)) => {
                 let help = "add [llm.clients.NAME] to the configuration, and client = \"NAME\" to [judge]";
@@ -90,11 +97,19 @@ impl Judging {
     }
 }
 
-/// The model that judges, if the configuration names one.
-pub(crate) fn judge(config: &Config, http: &HttpClients) -> Result<Option<LlmClient>, Error> {
+/// The model that judges, if the configuration names one. Where `[llm]` judges and says too little by itself, it is that table with
+/// what the command line adds: `asked`.
+pub(crate) fn judge(
+    config: &Config,
+    http: &HttpClients,
+    asked: Option<&LlmConfig>,
+) -> Result<Option<LlmClient>, Error> {
     let named = config.judge.client.as_ref().and_then(|name| config.models.get(name));
     let found = named.or(config.llm.as_ref().filter(|_| config.judge.client.is_none()));
     match found {
+        Some(Err(_)) if named.is_none() && asked.is_some() => {
+            asked.map(|llm| LlmClient::new(llm, http, Env::process().folder())).transpose()
+        }
         Some(Ok(llm)) => LlmClient::new(llm, http, Env::process().folder()).map(Some),
         Some(Err(error)) => Err(Error::input(error.to_string(), error.help())),
         None => Ok(None),
