@@ -36,7 +36,6 @@ pub(crate) struct SchemaFault {
     /// What was wrong, and what was done.
     pub(crate) problem: String,
     /// What the schema says of values is the same.
-    #[cfg_attr(not(feature = "daemon"), expect(dead_code, reason = "only lists of tools ask"))]
     pub(crate) is_harmless: bool,
 }
 
