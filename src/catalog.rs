@@ -138,7 +138,7 @@ impl CatalogEntry {
         self.valid_input.get_or_init(|| {
             let mut schema = (*self.tool.input_schema).clone();
             let faults = mend(&mut schema, SchemaUse::Arguments);
-            if let Some(SchemaFault { path, problem }) = faults.first() {
+            if let Some(SchemaFault { path, problem, .. }) = faults.first() {
                 tracing::debug!(tool = self.path(), at = path, problem, "its schema is not valid");
             }
             if schema == *self.tool.input_schema { self.tool.input_schema.clone() } else { Arc::new(schema) }

@@ -13,7 +13,7 @@ use super::{
     client::lock,
     results::name_by_uri,
     shapes,
-    shapes::{Fault, Faults, Member, as_compiled, fit},
+    shapes::{Fault, Faults, Member, fit, result_schema},
 };
 #[cfg(feature = "serve")]
 use crate::catalog::ToolCatalog;
@@ -115,15 +115,12 @@ fn listed_tool(entry: &CatalogEntry) -> ListedTool {
 /// Clients compile the schemas of results when they read a list. One that they could not compile is left out.
 fn check_output(tool: &mut RawObject, faults: &mut Faults) {
     let Some(output) = tool.get("outputSchema") else { return };
-    let schema: Map<String, Value> = serde_json::from_str(output.get()).unwrap_or_default();
-    match as_compiled(&schema) {
-        Ok(None) => {}
-        Ok(Some(schema)) => tool.write("outputSchema", &schema),
-        Err(Fault { path, problem }) => {
-            let at = if path.is_empty() { "outputSchema".to_owned() } else { format!("outputSchema/{path}") };
-            faults.within(at, |faults| faults.add(problem));
-            tool.take("outputSchema");
-        }
+    let said: Map<String, Value> = serde_json::from_str(output.get()).unwrap_or_default();
+    let mut schema = said.clone();
+    if !faults.within("outputSchema", |faults| result_schema(&mut schema, faults)) {
+        tool.take("outputSchema");
+    } else if schema != said {
+        tool.write("outputSchema", &schema);
     }
 }
 

@@ -8,7 +8,7 @@ mod schemas;
 
 use serde_json::{Map, Value};
 
-pub(super) use self::schemas::as_compiled;
+pub(super) use self::schemas::result as result_schema;
 use super::activity::shown;
 use crate::json_rpc::{self, RawObject};
 

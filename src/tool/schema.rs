@@ -2,7 +2,7 @@
 //! clients refuse a whole list of tools for one keyword that is none.
 //!
 //! A keyword with a wrong value is left out, which lets more arguments through and never fewer. What older drafts write
-//! differently is written as the new one has it.
+//! differently is written as the new one has it, and `$schema` names no draft that libraries of clients do not know.
 
 mod keywords;
 
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
-use self::keywords::{Kind, kind, wanted};
+use self::keywords::{Kind, draft, kind, wanted};
 use crate::text::beginning;
 
 /// Schemas within each other.
@@ -35,6 +35,8 @@ pub(crate) struct SchemaFault {
     pub(crate) path: String,
     /// What was wrong, and what was done.
     pub(crate) problem: String,
+    /// What the schema says of values is the same.
+    pub(crate) is_harmless: bool,
 }
 
 /// Whose schema it is, and how closely it is looked at.
@@ -64,8 +66,12 @@ impl SchemaUse {
 
 /// Makes `schema` valid; gives what was wrong.
 pub(crate) fn mend(schema: &mut Map<String, Value>, of: SchemaUse) -> Vec<SchemaFault> {
-    let mut mender = Mender { of, faults: Vec::new(), patterns: 0 };
+    let mut mender = Mender { of, faults: Vec::new(), patterns: 0, is_rewritten: false };
     mender.schema(schema, 0);
+    // Without it a schema of the protocol is one of 2020-12.
+    if mender.is_rewritten {
+        schema.shift_remove("$schema");
+    }
     let mut root = Value::Object(std::mem::take(schema));
     if has_reference(&root) {
         let known = root.clone();
@@ -82,12 +88,18 @@ struct Mender {
     faults: Vec<SchemaFault>,
     /// Those that were compiled.
     patterns: usize,
+    /// Something is written as 2020-12 has it, and no older draft.
+    is_rewritten: bool,
 }
 
 impl Mender {
     fn add(&mut self, problem: impl Into<String>) {
+        self.add_fault(problem.into(), false);
+    }
+
+    fn add_fault(&mut self, problem: String, is_harmless: bool) {
         if self.faults.len() < MOST_FAULTS {
-            self.faults.push(SchemaFault { path: String::new(), problem: problem.into() });
+            self.faults.push(SchemaFault { path: String::new(), problem, is_harmless });
         }
     }
 
@@ -108,14 +120,15 @@ impl Mender {
             self.add("is too deep: anything is taken");
             return schema.clear();
         }
-        of_old_drafts(schema);
+        self.is_rewritten |= of_old_drafts(schema);
         schema.retain(|keyword, value| match kind(keyword) {
             None => true,
             Some(kind) => self.within(keyword, |mender| {
                 let shown = said(value);
                 let is_kept = mender.keyword(kind, value, depth);
                 if !is_kept {
-                    mender.add(format!("must be {}, not {shown}: left out", wanted(kind)));
+                    let problem = format!("must be {}, not {shown}: left out", wanted(kind));
+                    mender.add_fault(problem, matches!(kind, Kind::Dialect));
                 }
                 is_kept
             }),
@@ -192,6 +205,7 @@ impl Mender {
                 return value.as_f64().is_some_and(|number| number >= 0.0 && number.fract() == 0.0);
             }
             (Kind::Text, value) => return value.is_string(),
+            (Kind::Dialect, value) => return value.as_str().is_some_and(|dialect| draft(dialect).is_some()),
             (Kind::Pattern, value) => return value.as_str().is_some_and(|pattern| self.compiles(pattern)),
             (Kind::Anchor, value) => return value.as_str().is_some_and(is_anchor),
             (Kind::Id, value) => {
@@ -278,11 +292,18 @@ impl Mender {
     }
 }
 
-/// What older drafts write otherwise, as 2020-12 has it.
-fn of_old_drafts(schema: &mut Map<String, Value>) {
+/// What older drafts write otherwise, as 2020-12 has it. Whether older ones would read it in another way now.
+fn of_old_drafts(schema: &mut Map<String, Value>) -> bool {
+    let mut is_rewritten = false;
+    match schema.get("$schema").and_then(Value::as_str).and_then(draft) {
+        None => {}
+        Some("") => drop(schema.shift_remove("$schema")),
+        Some(known) => drop(schema.insert("$schema".to_owned(), known.into())),
+    }
     if schema.get("items").is_some_and(Value::is_array) && !schema.contains_key("prefixItems") {
         if let Some(items) = schema.shift_remove("items") {
             schema.insert("prefixItems".to_owned(), items);
+            is_rewritten = true;
         }
         if let Some(others) = schema.shift_remove("additionalItems") {
             schema.insert("items".to_owned(), others);
@@ -298,6 +319,7 @@ fn of_old_drafts(schema: &mut Map<String, Value>) {
     if schema.get("$recursiveAnchor").is_some_and(Value::is_boolean) {
         schema.shift_remove("$recursiveAnchor");
     }
+    is_rewritten
 }
 
 fn is_type(value: &Value) -> bool {

@@ -6,6 +6,17 @@ member or in that reading. All other items may be mended or left out, but nothin
 
 TEXT = {"type": "string"}
 SCHEMA = {"type": "object", "properties": {"text": TEXT}}
+# The published drafts of JSON Schema, as servers write them.
+DIALECTS = {
+    "3": "http://json-schema.org/draft-03/schema#",
+    "4": "http://json-schema.org/draft-04/schema#",
+    "6": "http://json-schema.org/draft-06/schema#",
+    "7": "http://json-schema.org/draft-07/schema#",
+    "7-https": "https://json-schema.org/draft-07/schema",
+    "2019": "https://json-schema.org/draft/2019-09/schema",
+    "2020": "https://json-schema.org/draft/2020-12/schema",
+    "2020-http": "http://json-schema.org/draft/2020-12/schema#",
+}
 LONG = "n" * 200
 # What the text of a result over any limit begins with.
 BIG = "it begins here"
@@ -96,6 +107,11 @@ TOOLS = _items(
         "additional-null": _with(additionalProperties=None),
         "definitions-null": _with(**{"$defs": None}),
         "dialect-unknown": _with(**{"$schema": "https://example.com/none"}),
+        "dialect-unknown-below": _with(properties={"text": {**TEXT, "$schema": "https://example.com/none"}}),
+        "dialect-null": _with(**{"$schema": None}),
+        **{f"dialect-{draft}": _with(**{"$schema": dialect}) for draft, dialect in DIALECTS.items()},
+        "output-dialect-unknown": {"outputSchema": {**SCHEMA, "$schema": "https://example.com/none"}},
+        **{f"output-dialect-{draft}": {"outputSchema": {**SCHEMA, "$schema": dialect}} for draft, dialect in DIALECTS.items()},
         "member-unknown": {"zebra": {"a": None}},
     },
     kept=True,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Change, Fault, Faults, Fitted, Member, Shape, fitted, may, said};
+use super::{Change, Faults, Fitted, Member, Shape, fitted, may, said};
 use crate::{
     catalog::check_schema,
     gateway::activity::shown,
@@ -17,7 +17,7 @@ pub(super) fn arguments(value: &mut Value, faults: &mut Faults) -> Change {
     let mut change = of_object(value, faults);
     let Value::Object(schema) = value else { return change };
     let before = schema.clone();
-    for SchemaFault { path, problem } in mend(schema, SchemaUse::Arguments) {
+    for SchemaFault { path, problem, .. } in mend(schema, SchemaUse::Arguments) {
         faults.within(path, |faults| faults.add(shown(&problem, MAX_PROBLEM)));
     }
     if !schema.contains_key("properties") {
@@ -29,27 +29,27 @@ pub(super) fn arguments(value: &mut Value, faults: &mut Faults) -> Change {
     change
 }
 
-/// The schema of a structured result as clients can compile it. `None`: as it is.
-///
-/// # Errors
-/// Why none could: it is left out then, for what it promises is not known.
-pub(in crate::gateway) fn as_compiled(
-    schema: &Map<String, Value>,
-) -> Result<Option<Map<String, Value>>, Fault> {
+/// The schema of a structured result as clients can compile it. `false`: none could, and it is to be left out, for what it
+/// promises is not known.
+pub(in crate::gateway) fn result(schema: &mut Map<String, Value>, faults: &mut Faults) -> bool {
     const COMPILED: [&str; 4] = ["$ref", "$dynamicRef", "pattern", "patternProperties"];
-    let mut mended = schema.clone();
-    if let Some(SchemaFault { path, problem }) = mend(&mut mended, SchemaUse::Result).into_iter().next() {
+    for SchemaFault { path, problem, is_harmless } in mend(schema, SchemaUse::Result) {
+        if is_harmless {
+            faults.within(path, |faults| faults.add(shown(&problem, MAX_PROBLEM)));
+            continue;
+        }
         let problem = problem.rsplit_once(':').map_or(&*problem, |(what, _)| what);
         let problem = format!("{}: the schema is left out", shown(problem, MAX_PROBLEM));
-        return Err(Fault { path, problem });
+        faults.within(path, |faults| faults.add(problem));
+        return false;
     }
-    if COMPILED.iter().any(|keyword| has(&mended, keyword))
-        && let Err(why) = check_schema(&mended)
+    if COMPILED.iter().any(|keyword| has(schema, keyword))
+        && let Err(why) = check_schema(schema)
     {
-        let problem = format!("cannot be compiled: left out ({})", shown(&why, MAX_PROBLEM));
-        return Err(Fault { path: String::new(), problem });
+        faults.add(format!("cannot be compiled: left out ({})", shown(&why, MAX_PROBLEM)));
+        return false;
     }
-    Ok((mended != *schema).then_some(mended))
+    true
 }
 
 /// Whether an object has this key anywhere.

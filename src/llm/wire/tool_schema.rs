@@ -416,7 +416,7 @@ mod tests {
             let Value::Object(once) = fit.clone() else { unreachable!() };
             assert_eq!(Value::Object(fit_again(&once)), fit, "{schema}");
         }
-        let plain = json!({"$schema": "x", "type": "object", "properties": {"a": {"type": "string"}},
+        let plain = json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"a": {"type": "string"}},
             "required": ["a"], "additionalProperties": false});
         assert_eq!(fitted(plain.clone()), (plain, None), "nothing changes where nothing has to");
     }
@@ -441,9 +441,11 @@ mod tests {
 
     #[test]
     fn keywords_that_are_none_reach_no_api() {
-        let (fit, note) = fitted(json!({"type": "thing", "required": true, "properties": {
-            "a": {"type": "str", "required": true}, "b": {"$ref": "#/none", "description": "kept"}, "c": {"type": "array"},
-        }}));
+        let (fit, note) = fitted(
+            json!({"$schema": "https://example.com/none", "type": "thing", "required": true, "properties": {
+                "a": {"type": "str", "required": true}, "b": {"$ref": "#/none", "description": "kept"}, "c": {"type": "array"},
+            }}),
+        );
         let properties = json!({"a": {}, "b": {"description": "kept"}, "c": {"type": "array", "items": {}}});
         assert_eq!((fit, note), (json!({"type": "object", "properties": properties}), None));
     }

@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Count,
     Bool,
     Text,
+    /// The draft that a schema is written in.
+    Dialect,
     Pattern,
     /// The name of a place.
     Anchor,
@@ -60,8 +62,9 @@ pub(super) fn kind(keyword: &str) -> Option<Kind> {
         "maxLength" | "minLength" | "maxItems" | "minItems" | "maxContains" | "minContains"
         | "maxProperties" | "minProperties" => Kind::Count,
         "uniqueItems" | "deprecated" | "readOnly" | "writeOnly" => Kind::Bool,
-        "title" | "description" | "format" | "contentEncoding" | "contentMediaType" | "$comment"
-        | "$schema" | "$ref" | "$dynamicRef" | "$recursiveRef" => Kind::Text,
+        "title" | "description" | "format" | "contentEncoding" | "contentMediaType" | "$comment" | "$ref"
+        | "$dynamicRef" | "$recursiveRef" => Kind::Text,
+        "$schema" => Kind::Dialect,
         "pattern" => Kind::Pattern,
         "$anchor" | "$dynamicAnchor" | "$recursiveAnchor" => Kind::Anchor,
         "$id" => Kind::Id,
@@ -85,8 +88,29 @@ pub(super) fn wanted(kind: Kind) -> &'static str {
         Kind::Count => "a whole number from 0",
         Kind::Bool => "true or false",
         Kind::Text => "a text",
+        Kind::Dialect => "a published draft of JSON Schema",
         Kind::Pattern => "a regular expression that can be compiled",
         Kind::Anchor => "a name",
         Kind::Id => "a URI without a fragment",
     }
+}
+
+/// A published draft of JSON Schema, as the value of `$schema` that libraries of clients know; `""` for one that many of them
+/// do not. `None`: none of these.
+pub(super) fn draft(dialect: &str) -> Option<&'static str> {
+    let at = dialect.strip_prefix("https://").or_else(|| dialect.strip_prefix("http://"))?;
+    Some(match at.strip_suffix('#').unwrap_or(at) {
+        "json-schema.org/draft/2020-12/schema" => "https://json-schema.org/draft/2020-12/schema",
+        "json-schema.org/draft-07/schema" => "http://json-schema.org/draft-07/schema#",
+        "json-schema.org/schema"
+        | "json-schema.org/draft-00/schema"
+        | "json-schema.org/draft-01/schema"
+        | "json-schema.org/draft-02/schema"
+        | "json-schema.org/draft-03/schema"
+        | "json-schema.org/draft-04/schema"
+        | "json-schema.org/draft-05/schema"
+        | "json-schema.org/draft-06/schema"
+        | "json-schema.org/draft/2019-09/schema" => "",
+        _ => return None,
+    })
 }

@@ -94,7 +94,7 @@ fn any_value_of_any_keyword_becomes_valid() {
                 assert!(by_meta.is_ok(), "{schema}: {valid}: {by_meta:?}");
                 assert_eq!(mended(&valid), (valid.clone(), vec![]), "{schema}");
                 // These say which keywords there are, and where references lead.
-                if !matches!(keyword, "$schema" | "$id" | "$vocabulary") {
+                if !matches!(keyword, "$id" | "$vocabulary") {
                     let compiled = jsonschema::options().build(&valid);
                     assert!(compiled.is_ok(), "{schema}: {valid}: {:?}", compiled.err());
                 }
@@ -146,6 +146,48 @@ fn an_invalid_keyword_is_left_out_alone() {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         assert_eq!(mended(&schema), (valid, paths), "{schema}");
     }
+}
+
+#[test]
+fn a_draft_that_clients_do_not_know_is_not_named() {
+    let shown = |dialect: Value, items: Value| {
+        let (valid, paths) = mended(&json!({"$schema": dialect, "properties": {"a": {"items": items}}}));
+        (valid.get("$schema").cloned(), paths)
+    };
+    for (dialect, named) in [
+        (
+            "https://json-schema.org/draft/2020-12/schema",
+            Some("https://json-schema.org/draft/2020-12/schema"),
+        ),
+        (
+            "http://json-schema.org/draft/2020-12/schema#",
+            Some("https://json-schema.org/draft/2020-12/schema"),
+        ),
+        ("http://json-schema.org/draft-07/schema#", Some("http://json-schema.org/draft-07/schema#")),
+        ("https://json-schema.org/draft-07/schema", Some("http://json-schema.org/draft-07/schema#")),
+        // It is written as 2020-12 has it, and has no fault.
+        ("https://json-schema.org/draft/2019-09/schema", None),
+        ("http://json-schema.org/draft-06/schema#", None),
+        ("http://json-schema.org/draft-04/schema", None),
+        ("http://json-schema.org/schema#", None),
+    ] {
+        assert_eq!(shown(dialect.into(), json!({})), (named.map(Value::from), vec![]), "{dialect}");
+        assert_eq!(shown(dialect.into(), json!([{}])), (None, vec![]), "{dialect}: a list of items");
+    }
+    for dialect in [
+        json!("https://example.com/none"),
+        json!("https://json-schema.org/draft/2077-01/schema"),
+        json!("http://json-schema.org/draft-07/schema#/definitions"),
+        json!("draft-07"),
+        json!(""),
+        json!(7),
+        json!(null),
+    ] {
+        assert_eq!(shown(dialect.clone(), json!({})), (None, vec!["$schema".to_owned()]), "{dialect}");
+    }
+    let below = json!({"properties": {"a": {"$schema": "none"}, "$schema": {"type": "string"}}});
+    let valid = json!({"properties": {"a": {}, "$schema": {"type": "string"}}});
+    assert_eq!(mended(&below), (valid, vec!["properties/a/$schema".to_owned()]));
 }
 
 #[test]
