@@ -133,7 +133,7 @@ impl Activity {
             "<h2>Activity</h2>\n<p class=\"keys\">{}</p>\n<figure class=\"timeline\">{}{}{}{}</figure>\n",
             key.concat(),
             axis_row(&axis, ""),
-            row(&format!("at once, up to {most:.1}"), &busy),
+            row(&format!("at once, up to {most:.0}"), &busy),
             row(&format!("ended, up to {most_ended:.0} in {}", time(self.width_ms)), &ends),
             pauses(run, &axis),
         )

@@ -6,7 +6,7 @@ use super::{
     anchor, badge,
     table::expected,
     time,
-    timeline::{axis_row, place},
+    timeline::{axis_row, kinds, place},
 };
 use crate::{
     report::{
@@ -16,7 +16,7 @@ use crate::{
         words,
     },
     run_files::ModelEnded,
-    text::{cut, rounded_count as count},
+    text::{counted, cut, rounded_count as count},
 };
 
 /// Steps of the line of prompts.
@@ -103,7 +103,12 @@ fn waterfall(task: &RunTask, rows: usize) -> String {
         return String::new();
     }
     let axis = Axis { span: (task.end_ms - task.start_ms).max(0.001) };
-    let mut text = format!("<figure class=\"waterfall-rows\">{}", axis_row(&axis, ""));
+    let mut text = format!(
+        "<p class=\"keys\">{}<span class=\"key\"><i class=\"swatch k-bad\"></i>failed</span></p>\n\
+         <figure class=\"waterfall-rows\">{}",
+        kinds(),
+        axis_row(&axis, "")
+    );
     for span in task.spans.iter().take(rows) {
         text.push_str(&row(task, span, axis.span));
     }
@@ -231,8 +236,8 @@ fn messages(run: &RunFolder, task: &RunTask) -> Vec<Value> {
 fn conversation(messages: &[Value], place: Option<&str>, room: Room) -> String {
     let Some(place) = place.filter(|_| !messages.is_empty()) else { return String::new() };
     let mut text = format!(
-        "<details class=\"talk\"><summary>conversation, {} messages</summary><p class=\"soft\"><code>{}</code></p>\n",
-        messages.len(),
+        "<details class=\"talk\"><summary>conversation, {}</summary><p class=\"soft\"><code>{}</code></p>\n",
+        counted(messages.len(), "message"),
         escape(place)
     );
     let begin = text.len();

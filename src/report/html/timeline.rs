@@ -273,15 +273,14 @@ fn incidents(run: &RunFolder) -> String {
 }
 
 fn key() -> String {
-    let statuses = ["passed", "failed", "errored"]
-        .iter()
-        .map(|status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>"))
-        .collect::<Vec<String>>()
-        .concat();
-    let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")]
-        .iter()
-        .map(|(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>"))
-        .collect::<Vec<String>>()
-        .concat();
-    format!("<p class=\"keys\">{statuses}{kinds}</p>\n")
+    let status = |status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>");
+    let statuses = ["passed", "failed", "errored"].map(status).concat();
+    format!("<p class=\"keys\">{statuses}{}</p>\n", kinds())
+}
+
+/// What the colours of requests, calls and waits mean.
+pub(super) fn kinds() -> String {
+    let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")];
+    let key = |(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>");
+    kinds.map(key).concat()
 }
