@@ -30,7 +30,7 @@ use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub(crate) use self::{
     llm::retry_reason,
-    stderr::{VARIABLES, diagnose, plain},
+    stderr::{VARIABLES, diagnose, is_setting, missing_variables, plain},
 };
 pub use self::{
     llm::{Attempt, ContextOverflow, HoldReason, LlmError, LlmErrorClass},
