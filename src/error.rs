@@ -367,6 +367,17 @@ impl Error {
         diagnose(self.stderr_tail()).map(|found| found.line)
     }
 
+    /// The variable whose lack ended a server, if that was not set for the process that started the server.
+    pub fn unset_variable(&self) -> Option<&UnsetVariable> {
+        match self {
+            Self::Server(error) => error.unset_variable.as_ref(),
+            Self::Remote(told) => told.unset_variable.as_ref(),
+            Self::Unavailable { cause, .. } => cause.unset_variable(),
+            Self::RequiredServers { failures } => failures.first().and_then(|first| first.unset_variable()),
+            _ => None,
+        }
+    }
+
     /// What to do next, as a sentence or a command.
     pub fn help(&self) -> Option<String> {
         match self {

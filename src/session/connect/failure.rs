@@ -13,7 +13,7 @@ use crate::session::{
 use crate::{
     config::{Config, Secrets, ServerConfig, StopGrace},
     duration::rounded,
-    error::{ErrorCode, Phase, ServerError, VARIABLES, diagnose, plain},
+    error::{ErrorCode, Phase, ServerError, UnsetVariable, VARIABLES, diagnose, plain},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
@@ -80,13 +80,15 @@ pub(in crate::session) struct Failure {
     causes: Vec<String>,
     stderr_tail: Vec<String>,
     help: Option<String>,
+    unset_variable: Option<Box<UnsetVariable>>,
     /// The process read `server/discover` and left: worth one more try in the old way.
     pub(super) left_at_probe: bool,
 }
 
 impl Failure {
     fn new(phase: Phase, code: ErrorCode, what: String) -> Self {
-        Self { phase, code, what, causes: vec![], stderr_tail: vec![], help: None, left_at_probe: false }
+        let (causes, stderr_tail, help, unset_variable) = (vec![], vec![], None, None);
+        Self { phase, code, what, causes, stderr_tail, help, unset_variable, left_at_probe: false }
     }
 
     /// Nothing was started.
@@ -165,9 +167,11 @@ impl Failure {
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
         let said = health.has_junk() || !failure.stderr_tail.is_empty();
+        let missing = variables::missing(failure.code, config, &failure.stderr_tail).unwrap_or_default();
+        failure.unset_variable = missing.unset.filter(|_| raise.is_none()).map(Box::new);
         // What is missing was named. Else a wall is the likeliest reason, and nothing that the server says will name it.
         failure.help = raise
-            .or_else(|| variables::missing(failure.code, config, &failure.stderr_tail))
+            .or(missing.help)
             .or_else(|| walls::advice(failure.code, config, &failure.stderr_tail))
             .or_else(|| failure.help.take())
             .or_else(|| help(failure.code, &failure.stderr_tail, said, Some(config)));
@@ -286,6 +290,7 @@ impl Failure {
         error.causes = self.causes;
         error.stderr_tail = self.stderr_tail;
         error.help = self.help;
+        error.unset_variable = self.unset_variable.map(|variable| *variable);
         error
     }
 }

@@ -2,11 +2,18 @@
 
 use crate::{
     config::{Endpoint, Env, ServerConfig, StdioConfig},
-    error::{ErrorCode, VARIABLES, diagnose, is_setting, missing_variables},
+    error::{ErrorCode, UnsetVariable, VARIABLES, diagnose, is_setting, missing_variables},
 };
 
+/// Advice, and the variable that it is about if that is not set here.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Missing {
+    pub(super) help: Option<String>,
+    pub(super) unset: Option<UnsetVariable>,
+}
+
 /// What to do about a variable that the last words of a server say is missing.
-pub(super) fn missing(code: ErrorCode, config: &ServerConfig, stderr: &[String]) -> Option<String> {
+pub(super) fn missing(code: ErrorCode, config: &ServerConfig, stderr: &[String]) -> Option<Missing> {
     let Endpoint::Stdio(spec) = &config.endpoint else { return None };
     let known = diagnose(stderr).and_then(|found| found.help);
     if code != ErrorCode::ServerExited || known.is_some_and(|help| help != VARIABLES) {
@@ -15,17 +22,22 @@ pub(super) fn missing(code: ErrorCode, config: &ServerConfig, stderr: &[String])
     of_missing(spec, config.name.as_str(), &missing_variables(stderr), &Env::process())
 }
 
-fn of_missing(spec: &StdioConfig, server: &str, names: &[&str], here: &Env) -> Option<String> {
+fn of_missing(spec: &StdioConfig, server: &str, names: &[&str], here: &Env) -> Option<Missing> {
     let is_given = |name: &&&str| spec.env.contains_key(**name);
+    let of_set = |help: String| Some(Missing { help: Some(help), unset: None });
+    let of_unset = |name: &str, inherited, help| {
+        Some(Missing { help: Some(help), unset: Some(UnsetVariable::new(name, inherited)) })
+    };
     if let Some(name) = names.iter().find(|name| !is_given(name) && here.get(name).is_some()) {
-        return Some(pass_on(name, server));
+        return of_set(pass_on(name, server));
     }
     // One of several that would do may be there already.
     if let Some(name) = names.iter().find(|name| !is_given(name) && spec.may_inherit(name)) {
-        return Some(format!("`inherit_env` names {name}, which is not set here: export it"));
+        let help = format!("`inherit_env` names {name}, which is not set here: export it");
+        return of_unset(name, true, help);
     }
     if let Some(name) = names.iter().find(is_given) {
-        return Some(match spec.env[*name].is_empty() {
+        return of_set(match spec.env[*name].is_empty() {
             true => format!("`{name}` is passed on to it, and is empty: give it a value"),
             false => {
                 format!("`{name}` is passed on to it: its own words above say what is wrong with the value")
@@ -33,10 +45,11 @@ fn of_missing(spec: &StdioConfig, server: &str, names: &[&str], here: &Env) -> O
         });
     }
     let name = names.first()?;
-    Some(format!(
+    let help = format!(
         "add `env = {{ {name} = \"...\" }}` to `[servers.{server}]`; or export {name}, and add `inherit_env = \
          [\"{name}\"]`"
-    ))
+    );
+    of_unset(name, false, help)
 }
 
 /// What to do about a variable that the last words of a server name, and that is set here and not passed on to it.
@@ -108,7 +121,7 @@ mod tests {
                 "add `env = { E_URL = \"...\" }` to `[servers.one]`; or export E_URL, and add `inherit_env = [\"E_URL\"]`",
             ),
         ] {
-            let help = of_missing(spec, "one", names, &here).unwrap();
+            let help = of_missing(spec, "one", names, &here).unwrap().help.unwrap();
             assert!(help.ends_with(wanted), "{names:?}: {help}");
         }
         assert_eq!(of_missing(spec, "one", &[], &here), None);
