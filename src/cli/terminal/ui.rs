@@ -468,7 +468,7 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 /// The last lines, and before them `main`, the one that says why, if it is none of these: traces come behind it.
-fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<Item = &'a str> {
+pub(crate) fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<Item = &'a str> {
     let last = &lines[lines.len().saturating_sub(5)..];
     let main = main.filter(|main| !last.iter().any(|line| line.trim() == *main));
     main.into_iter().chain(last.iter().map(String::as_str))
