@@ -64,3 +64,22 @@ fn a_variable_that_the_daemon_lacks_is_told() {
     assert_eq!(code(&up), 0, "{}", err(&up));
     assert!(crib.ok(&["call", "late.env"]).contains("LATE_TOKEN"));
 }
+
+#[test]
+fn a_daemon_without_a_ready_server_is_told() {
+    let crib = Crib::new("[servers.gone]\ncommand = \"sh\"\nargs = [\"-c\", \"exit 3\"]\n");
+    for time in ["first", "second"] {
+        let up = crib.run(&["up", "-d"]);
+        assert_eq!(code(&up), 4, "{time}: {}", err(&up));
+        let told = err(&up);
+        assert!(
+            told.contains("0 of 1 ready") && told.contains("no server is ready, and the daemon stays"),
+            "{told}"
+        );
+    }
+    assert_eq!(code(&crib.run(&["ps"])), 0, "the daemon stays");
+    crib.ok(&["up", "-d", "--wait", "none"]);
+    let file = crib.folder().join("servers.toml");
+    std::fs::write(file, "[servers.time]\nbuiltin = \"time\"\n").unwrap();
+    crib.ok(&["up", "-d"]);
+}
