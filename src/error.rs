@@ -171,6 +171,8 @@ pub enum Error {
         found: Vec<String>,
         /// The loopback ports that were asked.
         asked: Vec<u16>,
+        /// The variable that is set and names an endpoint, or the key of one: all that is missing is a model.
+        variable: Option<&'static str>,
     },
     /// It happened in another process, say the daemon's.
     #[error("{}", .0.message)]
@@ -399,6 +401,9 @@ impl Error {
             Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} lists them")),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
+            Self::NoModel { variable: Some(variable), .. } => {
+                Some(format!("{variable} is set: add --model NAME"))
+            }
             Self::CallDenied { server, .. } => {
                 Some(format!("the rule is in `servers.{server}.result_filter.deny_args`"))
             }

@@ -323,7 +323,7 @@ impl Ui {
             eprintln!("{}", output::json(document.to_string()));
         } else {
             eprintln!("{BAD}error{BAD:#}: {}", indented(&error.to_string(), VERB));
-            if let Error::NoModel { found, asked } = error {
+            if let Error::NoModel { found, asked, variable: None } = error {
                 no_model(found, asked);
             }
             if let Error::TeardownIncomplete { pids } = error {
