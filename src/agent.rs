@@ -229,7 +229,7 @@ impl Agent {
         report: &mut ReportBuilder,
     ) -> (TaskEnd, Option<String>) {
         let Some(llm) = &self.llm else {
-            let error = Error::NoModel { found: Vec::new(), asked: Vec::new() };
+            let error = Error::NoModel { found: Vec::new(), asked: Vec::new(), variable: None };
             return (TaskEnd::of(&error), None);
         };
         report.model(llm);

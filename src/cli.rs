@@ -70,7 +70,7 @@ const AFTER_HELP: &str = "Exit codes:
   1    anything else
   2    usage, or arguments refused by the tool's schema
   3    configuration
-  4    a server did not start or was lost, or no daemon runs; `check`: no server is ready
+  4    a server did not start or was lost, or no daemon runs; `check`, `up -d`: no server is ready
   5    the tool reported an error
   6    no such server or tool, or it is denied
   7    timeout

@@ -356,6 +356,8 @@ pub struct LlmConfig {
     pub model: String,
     /// Keys, used in turn. Never printed.
     pub api_keys: Vec<String>,
+    /// The variable that `api_keys` is from, where it is not the table.
+    pub api_keys_from: Option<String>,
     /// Further headers of every request, by their names.
     pub headers: BTreeMap<String, String>,
     /// Name of the header that carries what a request belongs to: all requests of one attempt at a task have the same
@@ -423,6 +425,7 @@ impl LlmConfig {
             api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),
+            api_keys_from: None,
             headers: BTreeMap::new(),
             session_header: None,
             max_in_flight: None,
@@ -454,6 +457,16 @@ impl LlmConfig {
     /// What says where it is, as messages name it: `base_url in [llm]`, or an option.
     pub(crate) fn address_place(&self) -> String {
         self.base_url_from.clone().unwrap_or_else(|| format!("base_url in {}", self.table()))
+    }
+
+    /// Whether nothing but its key says where it is.
+    pub(crate) fn has_default_address(&self) -> bool {
+        self.base_url_from.as_deref() == Some(values::model_flags::DEFAULT)
+    }
+
+    /// What says its keys, as messages name it: `api_key in [llm]`, or a variable.
+    pub(crate) fn key_place(&self) -> String {
+        self.api_keys_from.clone().unwrap_or_else(|| format!("api_key in {}", self.table()))
     }
 
     /// The table that it is written in, as messages name it.

@@ -38,6 +38,7 @@ mod serve;
 mod servers;
 mod spawn;
 mod tools;
+mod variables;
 mod wire;
 
 #[cfg(any(fuzzing, test))]

@@ -30,7 +30,7 @@ use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub(crate) use self::{
     llm::retry_reason,
-    stderr::{VARIABLES, diagnose, plain},
+    stderr::{VARIABLES, diagnose, is_setting, missing_variables, plain},
 };
 pub use self::{
     llm::{Attempt, ContextOverflow, HoldReason, LlmError, LlmErrorClass},
@@ -171,6 +171,8 @@ pub enum Error {
         found: Vec<String>,
         /// The loopback ports that were asked.
         asked: Vec<u16>,
+        /// The variable that is set and names an endpoint, or the key of one: all that is missing is a model.
+        variable: Option<&'static str>,
     },
     /// It happened in another process, say the daemon's.
     #[error("{}", .0.message)]
@@ -367,6 +369,17 @@ impl Error {
         diagnose(self.stderr_tail()).map(|found| found.line)
     }
 
+    /// The variable whose lack ended a server, if that was not set for the process that started the server.
+    pub fn unset_variable(&self) -> Option<&UnsetVariable> {
+        match self {
+            Self::Server(error) => error.unset_variable.as_ref(),
+            Self::Remote(told) => told.unset_variable.as_ref(),
+            Self::Unavailable { cause, .. } => cause.unset_variable(),
+            Self::RequiredServers { failures } => failures.first().and_then(|first| first.unset_variable()),
+            _ => None,
+        }
+    }
+
     /// What to do next, as a sentence or a command.
     pub fn help(&self) -> Option<String> {
         match self {
@@ -388,6 +401,9 @@ impl Error {
             Self::ToolNotFound { server, .. } => Some(format!("toolcrib tools {server} lists them")),
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
+            Self::NoModel { variable: Some(variable), .. } => {
+                Some(format!("{variable} is set: add --model NAME"))
+            }
             Self::CallDenied { server, .. } => {
                 Some(format!("the rule is in `servers.{server}.result_filter.deny_args`"))
             }

@@ -142,8 +142,8 @@ impl fmt::Debug for Env {
 }
 
 /// A set of variable names.
-#[derive(Clone, Debug)]
-pub(super) struct Names {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Names {
     /// Whether those of [`INHERITED`] are in it. Without the patterns of others: to compile sixteen takes longer than
     /// all else about a small configuration.
     inherited: bool,
@@ -152,7 +152,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(patterns: Vec<NamePattern>) -> Self {
+    pub(in crate::config) fn new(patterns: Vec<NamePattern>) -> Self {
         Self { inherited: false, patterns: patterns.into() }
     }
 
@@ -168,7 +168,7 @@ impl Names {
         Self { inherited: self.inherited, patterns }
     }
 
-    pub(super) fn contain(&self, name: &str) -> bool {
+    pub(in crate::config) fn contain(&self, name: &str) -> bool {
         let like = |known: &str| match known.strip_suffix('*') {
             Some(start) => name.starts_with(start),
             None => name == known,

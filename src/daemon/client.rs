@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    DaemonPlace,
+    DaemonPlace, variables,
     wire::{
         CallAnswer, CallRequest, DaemonReply, DaemonStatus, Greeting, Handover, LogLine, PROTOCOL, Request,
         ServerTools, ServersSummary,
@@ -325,7 +325,10 @@ impl DaemonClient {
         loop {
             match read(&mut self.stream) {
                 Ok(Some(DaemonReply::Note(note))) => self.notes.push(note),
-                Ok(Some(reply)) => return Ok(reply),
+                Ok(Some(mut reply)) => {
+                    variables::correct(&mut reply);
+                    return Ok(reply);
+                }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     let what = "the daemon gave no answer within the time given".to_owned();
                     let help = Some("should it hang, kill it: its servers end with it".to_owned());

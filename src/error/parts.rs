@@ -82,12 +82,33 @@ pub struct ServerError {
     pub stderr_tail: Vec<String>,
     /// What to do next.
     pub help: Option<String>,
+    /// The variable whose lack ended it, if that was not set for the process that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unset_variable: Option<UnsetVariable>,
+}
+
+/// A variable that a server misses, and that was not set for the process that started the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnsetVariable {
+    /// Its name.
+    pub name: String,
+    /// Whether the server would have it, were it set: `inherit_env` names it.
+    pub inherited: bool,
+}
+
+impl UnsetVariable {
+    pub(crate) fn new(name: impl Into<String>, inherited: bool) -> Self {
+        Self { name: name.into(), inherited }
+    }
 }
 
 impl ServerError {
     /// A failure without causes yet; the fields are public, fill in what is known.
     pub fn new(server: ServerName, phase: Phase, code: ErrorCode, what: impl Into<String>) -> Self {
-        Self { server, phase, code, what: what.into(), causes: vec![], stderr_tail: vec![], help: None }
+        let what = what.into();
+        let (causes, stderr_tail, help, unset_variable) = (vec![], vec![], None, None);
+        Self { server, phase, code, what, causes, stderr_tail, help, unset_variable }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Error, ErrorCode, Phase};
+use super::{Error, ErrorCode, Phase, UnsetVariable};
 use crate::tool::ServerName;
 
 /// A failure in another toolcrib process, in its own words. In JSON it has the form that errors have everywhere.
@@ -24,12 +24,25 @@ pub struct RemoteError {
     pub stderr_tail: Vec<String>,
     /// What to do next.
     pub help: Option<String>,
+    /// The variable whose lack ended the server, if that was not set for the other process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unset_variable: Option<UnsetVariable>,
 }
 
 impl RemoteError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { code, server: None, phase: None, message, causes: vec![], stderr_tail: vec![], help: None }
+        let (causes, stderr_tail) = (vec![], vec![]);
+        Self {
+            code,
+            server: None,
+            phase: None,
+            message,
+            causes,
+            stderr_tail,
+            help: None,
+            unset_variable: None,
+        }
     }
 
     pub(crate) fn error(code: ErrorCode, message: impl Into<String>, help: Option<String>) -> Error {
@@ -52,6 +65,7 @@ impl From<&Error> for RemoteError {
             causes: error.causes(),
             stderr_tail: error.stderr_tail().to_vec(),
             help: error.help(),
+            unset_variable: error.unset_variable().cloned(),
         }
     }
 }
@@ -85,6 +99,7 @@ mod tests {
         lost.causes.push("exited with code 9".into());
         lost.stderr_tail.push("fatal".into());
         lost.help = Some("try again".into());
+        lost.unset_variable = Some(UnsetVariable::new("X", true));
         let error = Error::from(lost);
         let text = serde_json::to_string(&error).unwrap();
         let told: Error = serde_json::from_str(&text).unwrap();
@@ -93,6 +108,7 @@ mod tests {
             (told.code(), told.server(), told.phase(), told.causes(), told.stderr_tail(), told.help()),
             (error.code(), error.server(), error.phase(), error.causes(), error.stderr_tail(), error.help())
         );
+        assert_eq!(told.unset_variable(), error.unset_variable());
         assert_eq!(serde_json::to_string(&told).unwrap(), text);
     }
 }

@@ -1,5 +1,10 @@
 //! Interprets the last lines of a server's stderr: finds the line with the reason, and gives advice for it.
 
+mod variable;
+
+use self::variable::variable;
+pub(crate) use self::variable::{VARIABLES, is_setting, missing_variables};
+
 /// The line that says why a server ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Diagnosis<'a> {
@@ -219,32 +224,6 @@ fn folder(line: &str) -> Option<String> {
         "irectory does not exist",
     ];
     has(line, &WORDS).then(|| format!("a folder is missing, or is not what it should be: {FILE}"))
-}
-
-/// What a server may miss that its words tell of in general only.
-pub(crate) const VARIABLES: &str =
-    "a server gets only the variables of its `env` and of `inherit_env`: add the one that it needs there";
-
-/// `GITHUB_TOKEN environment variable is required`, `missing API key FOO`, `KeyError: 'GITHUB_TOKEN'`
-fn variable(line: &str) -> Option<String> {
-    let lower = line.to_ascii_lowercase();
-    let subject =
-        ["environment variable", "env var", "api key", "api_key", "apikey", "access token", "_token"];
-    let missing = [
-        "required",
-        "missing",
-        "not set",
-        "must be set",
-        "must set",
-        "not found",
-        "not defined",
-        "no api key",
-    ];
-    let is_key = between(line, "KeyError: '", "'").is_some_and(|key| {
-        key.contains('_')
-            && key.bytes().all(|byte| byte == b'_' || byte.is_ascii_uppercase() || byte.is_ascii_digit())
-    });
-    (is_key || (has(&lower, &subject) && has(&lower, &missing))).then(|| VARIABLES.to_owned())
 }
 
 fn is_npm(line: &str) -> bool {

@@ -101,7 +101,7 @@ impl Endpoint {
             let mut value = HeaderValue::from_str(&format!("{scheme}{key}")).map_err(|_| {
                 let help = "check the variable or file that it comes from for stray line breaks".to_owned();
                 Error::input(
-                    format!("`api_key` in {table} contains a character that is not allowed in a header"),
+                    format!("{} contains a character that is not allowed in a header", quoted_key(config)),
                     Some(help),
                 )
             })?;
@@ -357,10 +357,18 @@ impl Endpoint {
         let without_version = !self.shown_url.split('/').skip(3).any(version);
         Some(match (status.as_u16(), class) {
             (401 | 403, _) if self.keys.count() == 0 && self.config.headers.is_empty() => {
-                format!("no key was sent: set api_key in {table}, or OPENAI_API_KEY beside --base-url")
+                let beside = if self.config.base_url_from.is_some() { "" } else { " beside --base-url" };
+                format!("no key was sent: set api_key in {table}, or OPENAI_API_KEY{beside}")
             }
             (401 | 403, _) if self.keys.count() == 0 => format!("set api_key in {table}"),
-            (401 | 403, _) => format!("check api_key in {table}"),
+            (401 | 403, _) => format!("check {}", self.config.key_place()),
+            (_, Class::Billing) => format!(
+                "the account behind {} has no credit or reached its spending limit; repeating cannot help",
+                self.config.key_place()
+            ),
+            (404 | 405, _) if self.config.has_default_address() => {
+                format!("check model (`{}`)", self.config.model)
+            }
             (404 | 405, _) if without_version => {
                 format!("the address has no version: try {address} with {}/v1", self.shown_url)
             }
@@ -394,6 +402,14 @@ fn refused_tool(status: StatusCode, said: &str, chat: &ChatRequest) -> Option<St
     Some(format!(
         "if the schema of a tool{which} is refused, leave it out: tools = {{ deny = [\"TOOL\"] }} of its server"
     ))
+}
+
+/// What says the key of a model, at the beginning of a message.
+fn quoted_key(config: &LlmConfig) -> String {
+    match &config.api_keys_from {
+        Some(place) => format!("`{place}`"),
+        None => format!("`api_key` in {}", config.table()),
+    }
 }
 
 /// What says where a model is, at the beginning of a message.

@@ -182,9 +182,13 @@ impl Run {
         let judging = asked.as_ref().ok().and_then(Option::as_ref).map(|asked| asked.llm.clone());
         if needs_model {
             let Some(asked) = asked? else {
-                return Err(
-                    Error::NoModel { found: detect(&http).await, asked: DETECT_PORTS.to_vec() }.into()
-                );
+                let variable = Config::variable_without_model(&Env::process());
+                // Where an endpoint is named, no other is looked for.
+                let (found, asked) = match variable {
+                    Some(_) => (Vec::new(), Vec::new()),
+                    None => (detect(&http).await, DETECT_PORTS.to_vec()),
+                };
+                return Err(Error::NoModel { found, asked, variable }.into());
             };
             for variable in &asked.variables {
                 let url = asked.llm.base_url.as_deref().map(origin_of).unwrap_or_default();

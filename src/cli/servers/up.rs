@@ -44,7 +44,8 @@ pub(crate) struct Up {
     /// Serve metrics for Prometheus at this address, such as 127.0.0.1:9464, or at this port of 127.0.0.1, under /metrics.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     metrics: Option<SocketAddr>,
-    /// Keep the servers in a daemon, which `call`, `tools` and `ps` then use; `toolcrib down` ends it.
+    /// Keep the servers in a daemon, which `call`, `tools` and `ps` then use; `toolcrib down` ends it. If no server is
+    /// ready, the exit code is 4, and the daemon stays, unless a server marked `required` failed.
     #[arg(long, short)]
     detach: bool,
     /// With -d: when to return.

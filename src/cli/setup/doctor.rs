@@ -14,7 +14,10 @@ use toolcrib::{
 use crate::cli::workers::CheckedStore;
 use crate::cli::{
     context::Context,
-    terminal::ui::{Ui, exit_code},
+    terminal::{
+        output,
+        ui::{Ui, exit_code, last_words},
+    },
 };
 
 #[derive(Args)]
@@ -78,12 +81,21 @@ fn print(ui: &Ui, support: &Support, findings: &[Finding]) {
     if ui.json {
         let rows: Vec<_> = findings
             .iter()
-            .map(|row| json!({"mark": row.mark.name(), "subject": row.subject, "text": row.text, "help": row.help}))
+            .map(|row| {
+                let stderr = row.error.as_ref().map_or(&[][..], |error| error.stderr_tail());
+                json!({"mark": row.mark.name(), "subject": row.subject, "text": row.text, "stderr_tail": stderr,
+                    "help": row.help})
+            })
             .collect();
         return Ui::json(json!({"schema": 1, "support": support, "findings": rows}));
     }
     for row in findings {
         Ui::finding(row.mark == Mark::Ok, row.mark == Mark::Warn, row.mark.name(), &row.subject, &row.text);
+        if let Some(error) = &row.error {
+            for line in last_words(error.stderr_tail(), error.stderr_line()) {
+                Ui::data(format!("      {:<16} | {}", "", output::one_line(line)));
+            }
+        }
         if let Some(help) = &row.help {
             Ui::data(format!("      {:<16} help: {help}", ""));
         }

@@ -259,7 +259,7 @@ impl Ui {
             eprintln!("{}", output::json(document.to_string()));
         } else {
             eprintln!("{BAD}error{BAD:#}: {}", indented(&error.to_string(), VERB));
-            if let Error::NoModel { found, asked } = error {
+            if let Error::NoModel { found, asked, variable: None } = error {
                 no_model(found, asked);
             }
             if let Error::TeardownIncomplete { pids } = error {
@@ -391,7 +391,7 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 /// The last lines, and before them `main`, the one that says why, if it is none of these: traces come behind it.
-fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<Item = &'a str> {
+pub(crate) fn last_words<'a>(lines: &'a [String], main: Option<&'a str>) -> impl Iterator<Item = &'a str> {
     let last = &lines[lines.len().saturating_sub(5)..];
     let main = main.filter(|main| !last.iter().any(|line| line.trim() == *main));
     main.into_iter().chain(last.iter().map(String::as_str))

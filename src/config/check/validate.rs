@@ -122,6 +122,7 @@ fn build(
             child.direct = direct.unwrap_or(defaults.direct);
             child.template = template.unwrap_or(defaults.template);
             child.inherited = inherited.clone();
+            child.inheritable = vars.open.clone();
             child.start_caches = start_caches.unwrap_or(defaults.start_caches);
             child.limits = limits;
             child.sandbox = walls.map(|walls| sandbox(&walls, vars)).transpose()?;

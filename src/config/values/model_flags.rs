@@ -16,6 +16,8 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The variables that OpenAI's own clients read.
 const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+/// What says the address, where there is only the key.
+pub(in crate::config) const DEFAULT: &str = "the default with OPENAI_API_KEY";
 
 /// What has precedence over the model of the configuration. Each member sets one key of one client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -117,6 +119,12 @@ impl Config {
         self.drafts.tables.get(name).or_else(|| self.drafts.tables.get(OWN))
     }
 
+    /// The variable that names an endpoint, or the key of one, and would be used if a model were named.
+    pub fn variable_without_model(env: &Env) -> Option<&'static str> {
+        let is_set = |name: &&str| env.get(name).is_some_and(|value| !value.trim().is_empty());
+        [OPENAI_BASE_URL, OPENAI_API_KEY].into_iter().find(is_set)
+    }
+
     fn flagged<'e>(
         &self,
         flags: &ModelFlags,
@@ -176,11 +184,14 @@ impl Config {
             variables.push(OPENAI_BASE_URL);
         } else if set(OPENAI_API_KEY).is_some() && llm.api == LlmApi::Chat {
             llm.base_url = Some(OPENAI.to_owned());
-            llm.base_url_from = Some(OPENAI_API_KEY.to_owned());
+            llm.base_url_from = Some(DEFAULT.to_owned());
         } else {
-            let help = "give the endpoint too: --base-url http://HOST:PORT/v1";
-            let what = format!("the model `{}` has no endpoint", llm.model);
-            return Err(wrong(what, help.to_owned()));
+            let endpoint = "give the endpoint too: --base-url http://HOST:PORT/v1";
+            let help = match llm.api {
+                LlmApi::Chat => format!("{endpoint}; for a model of OpenAI, set {OPENAI_API_KEY}"),
+                _ => endpoint.to_owned(),
+            };
+            return Err(wrong(format!("the model `{}` has no endpoint", llm.model), help));
         }
         match draft.api_key {
             Some(error) if !given => return Err(error),
@@ -191,6 +202,7 @@ impl Config {
         let keyless = llm.api_keys.is_empty() && given && llm.api != LlmApi::Messages;
         if let Some(key) = set(OPENAI_API_KEY).filter(|_| keyless) {
             llm.api_keys.push(key.trim().to_owned());
+            llm.api_keys_from = Some(OPENAI_API_KEY.to_owned());
             variables.push(OPENAI_API_KEY);
         }
         Ok(AskedModel { llm, variables, warnings })
@@ -269,6 +281,7 @@ mod tests {
             model: _,
             api,
             api_keys,
+            api_keys_from: _,
             headers,
             session_header,
             max_in_flight,
@@ -346,6 +359,9 @@ mod tests {
         let m = flags(Some("m"), None);
         let sk = || vec!["sk-1".to_owned()];
         assert_eq!(found("", &m, &[key]), (OPENAI.into(), sk(), vec![OPENAI_API_KEY]));
+        let by_key = asked("", &m, &[key]).unwrap().unwrap().llm;
+        assert_eq!(by_key.address_place(), "the default with OPENAI_API_KEY");
+        assert_eq!((by_key.key_place().as_str(), by_key.has_default_address()), ("OPENAI_API_KEY", true));
         let both = (String::from("http://o/v1"), sk(), vec![OPENAI_BASE_URL, OPENAI_API_KEY]);
         assert_eq!(found("", &m, &[key, url]), both);
         assert_eq!(found("[llm]\nmodel = 'f'", &flags(None, None), &[key, url]), both);
@@ -371,5 +387,8 @@ mod tests {
         assert_eq!(no_model, "`--base-url` names no model");
         let no_url = asked("", &flags(Some("m"), None), &[]).unwrap_err().to_string();
         assert_eq!(no_url, "the model `m` has no endpoint");
+        let help = |text| asked(text, &flags(Some("m"), None), &[]).unwrap_err().help().unwrap();
+        assert!(help("").contains("OPENAI_API_KEY"), "{}", help(""));
+        assert!(!help("[llm]\napi = 'messages'").contains("OPENAI_API_KEY"), "that key is of another API");
     }
 }

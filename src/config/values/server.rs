@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Ar
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames};
+use crate::config::{
+    DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames, env::Names,
+};
 use crate::{error::Error, tool::ServerName};
 
 pub(in crate::config) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -149,6 +151,8 @@ pub struct StdioConfig {
     /// What all servers inherit: the only values of variables, besides those that interpreters read at their start, that a
     /// process may have which several servers are forked from.
     pub(crate) inherited: Arc<BTreeMap<String, String>>,
+    /// The variables that it would inherit, were they set.
+    pub(crate) inheritable: Names,
     /// Whether its interpreter may keep what it has compiled, for faster starts.
     pub start_caches: bool,
 }
@@ -166,6 +170,7 @@ impl StdioConfig {
             direct: true,
             template: true,
             inherited: Arc::default(),
+            inheritable: Names::new(Vec::new()),
             start_caches: true,
         }
     }
@@ -178,6 +183,11 @@ impl StdioConfig {
     /// Whether it could download something.
     pub(crate) fn has_network(&self) -> bool {
         self.sandbox.as_ref().is_none_or(|sandbox| sandbox.network)
+    }
+
+    /// Whether `inherit_env` names a variable, set or not.
+    pub(crate) fn may_inherit(&self, variable: &str) -> bool {
+        self.inheritable.contain(variable)
     }
 
     /// Sets a variable of the child's environment.
@@ -199,6 +209,7 @@ impl fmt::Debug for StdioConfig {
             .field("direct", &self.direct)
             .field("template", &self.template)
             .field("inherited", &self.inherited.len())
+            .field("inheritable", &self.inheritable)
             .field("start_caches", &self.start_caches)
             .finish()
     }

@@ -1,16 +1,19 @@
 //! Turns "connection closed" into a useful error: the phase, the exit status, the last stderr lines, advice.
 
+mod variable_help;
+
 use std::time::Duration;
 
+use self::variable_help as variables;
 use super::sandbox_help as walls;
 use crate::session::{
     recovery::health::{Health, StreamEnd},
     result::reply::MissingAccess,
 };
 use crate::{
-    config::{Config, Endpoint, Env, Secrets, ServerConfig, StopGrace},
+    config::{Config, Secrets, ServerConfig, StopGrace},
     duration::rounded,
-    error::{ErrorCode, Phase, ServerError, VARIABLES, diagnose, plain},
+    error::{ErrorCode, Phase, ServerError, UnsetVariable, VARIABLES, diagnose, plain},
     launch::Package,
     process::{Process, describe},
     tool::ServerName,
@@ -77,13 +80,15 @@ pub(in crate::session) struct Failure {
     causes: Vec<String>,
     stderr_tail: Vec<String>,
     help: Option<String>,
+    unset_variable: Option<Box<UnsetVariable>>,
     /// The process read `server/discover` and left: worth one more try in the old way.
     pub(super) left_at_probe: bool,
 }
 
 impl Failure {
     fn new(phase: Phase, code: ErrorCode, what: String) -> Self {
-        Self { phase, code, what, causes: vec![], stderr_tail: vec![], help: None, left_at_probe: false }
+        let (causes, stderr_tail, help, unset_variable) = (vec![], vec![], None, None);
+        Self { phase, code, what, causes, stderr_tail, help, unset_variable, left_at_probe: false }
     }
 
     /// Nothing was started.
@@ -162,8 +167,11 @@ impl Failure {
         failure.causes.extend(health.oddities());
         failure.stderr_tail = process.stderr().lines();
         let said = health.has_junk() || !failure.stderr_tail.is_empty();
-        // A wall is the likeliest reason, and nothing that the server says will name it.
+        let missing = variables::missing(failure.code, config, &failure.stderr_tail).unwrap_or_default();
+        failure.unset_variable = missing.unset.filter(|_| raise.is_none()).map(Box::new);
+        // What is missing was named. Else a wall is the likeliest reason, and nothing that the server says will name it.
         failure.help = raise
+            .or(missing.help)
             .or_else(|| walls::advice(failure.code, config, &failure.stderr_tail))
             .or_else(|| failure.help.take())
             .or_else(|| help(failure.code, &failure.stderr_tail, said, Some(config)));
@@ -282,6 +290,7 @@ impl Failure {
         error.causes = self.causes;
         error.stderr_tail = self.stderr_tail;
         error.help = self.help;
+        error.unset_variable = self.unset_variable.map(|variable| *variable);
         error
     }
 }
@@ -349,7 +358,7 @@ fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerCo
         _ => diagnose(stderr).and_then(|found| found.help),
     };
     // A variable that is there is a better guess than one that has to be found.
-    let held_back = || config.and_then(|config| held_back(config, stderr, &Env::process()));
+    let held_back = || config.and_then(|config| variables::held_back(config, stderr));
     let text = match code {
         _ if known.as_deref() == Some(VARIABLES) => return held_back().or(known),
         _ if known.is_some() => return known,
@@ -366,55 +375,4 @@ fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerCo
         _ => return None,
     };
     Some(text.to_owned())
-}
-
-/// A variable that the last words of a server name, and that is set here and not passed on to it.
-fn held_back(config: &ServerConfig, stderr: &[String], here: &Env) -> Option<String> {
-    let Endpoint::Stdio(spec) = &config.endpoint else { return None };
-    let named = |line: &String| {
-        let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let mut held = words
-            .filter(|word| is_setting(word) && !spec.env.contains_key(*word) && here.get(word).is_some());
-        held.next().map(ToOwned::to_owned)
-    };
-    let variable = stderr.iter().rev().find_map(named)?;
-    Some(format!(
-        "`{variable}` is set here, and a server gets only the variables that are named: add `inherit_env = \
-         [\"{variable}\"]` to `[servers.{}]`",
-        config.name
-    ))
-}
-
-/// Whether a word is written as the name of a variable that is made for a program.
-fn is_setting(word: &str) -> bool {
-    let letters = word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
-    let is_compound = word.trim_matches('_').contains('_');
-    letters && word.starts_with(|c: char| c.is_ascii_uppercase()) && is_compound
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::StdioConfig;
-
-    #[test]
-    fn a_variable_that_is_held_back_is_named() {
-        let mut spec = StdioConfig::new("x", vec![], "/");
-        spec.set_env("PASSED_ON", "1");
-        let config = ServerConfig::new(ServerName::new("one").unwrap(), Endpoint::Stdio(spec));
-        let here = Env::new("/", [("GITHUB_TOKEN", "x"), ("PASSED_ON", "1"), ("HOME", "/")]);
-        let help = |line: &str| held_back(&config, &["first".to_owned(), line.to_owned()], &here);
-        for line in [
-            "KeyError: 'GITHUB_TOKEN'",
-            "TypeError: process.env.GITHUB_TOKEN is undefined",
-            "Missing required environment variable GITHUB_TOKEN",
-            "panic: GITHUB_TOKEN=\"\"",
-        ] {
-            let help = help(line).unwrap();
-            assert!(help.contains("add `inherit_env = [\"GITHUB_TOKEN\"]` to `[servers.one]`"), "{help}");
-        }
-        for line in ["KeyError: 'OTHER_TOKEN'", "PASSED_ON is bad", "HOME is bad", "MY_GITHUB_TOKEN"] {
-            assert_eq!(help(line), None, "{line}");
-        }
-    }
 }

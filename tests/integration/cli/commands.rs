@@ -275,6 +275,7 @@ fn the_doctor_names_missing_requirements() {
     let config = "[servers.good]\ncommand = FIXTURE\n[servers.gone]\ncommand = \"no-such-program\"\n\
         [servers.rude]\ncommand = FIXTURE\nargs = [\"helper\"]\n\
         [servers.chatty]\ncommand = FIXTURE\nargs = [\"junk\"]\n\
+        [servers.keyless]\ncommand = \"sh\"\nargs = [\"-c\", \"echo first >&2; echo no key for me >&2; exit 3\"]\n\
         [servers.closed]\ncommand = FIXTURE\nsandbox = { read = [\"/no/such/folder\"] }\n";
     let bench = Bench::new(config);
     let output = bench.run(&["doctor", "--deep", "--json"]);
@@ -285,7 +286,11 @@ fn the_doctor_names_missing_requirements() {
             row["mark"] == mark && row["subject"] == subject && row["text"].as_str().unwrap().contains(text)
         })
     };
-    assert!(found("ok", "config", "5 servers"), "{document}");
+    assert!(found("ok", "config", "6 servers"), "{document}");
+    let told = out(&bench.run(&["doctor", "keyless"]));
+    assert!(told.contains("| first\n") && told.contains("| no key for me\n"), "{told}");
+    let is_told = |row: &Value| row["stderr_tail"] == serde_json::json!(["first", "no key for me"]);
+    assert!(document["findings"].as_array().unwrap().iter().any(is_told), "{document}");
     let welcome = "it wrote a line to stdout that is not a message: \"Welcome to the fixture!\"";
     assert!(found("warn", "chatty", welcome), "{document}");
     assert!(found("ok", "good", "exited at the end of its input"), "{document}");

@@ -344,3 +344,23 @@ async fn schemas_in_requests_are_objects_with_plain_names() {
     let (_, told, _) = ask(&bench, &refused.url);
     assert!(told.contains("= help:") && told.contains("deny") && told.contains("(`odd__union`)"), "{told}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_of_a_model_are_named_in_help() {
+    let bench = Bench::new("");
+    let refusing = Model::serving(|_| Reply::error(401, "bad key"));
+    let (url, key) = (("OPENAI_BASE_URL", refusing.url.as_str()), ("OPENAI_API_KEY", "sk-planted"));
+    let told = |arguments: &[&str], set: &[(&str, &str)]| {
+        let output = bench.command(arguments).envs(set.iter().copied()).output().unwrap();
+        (code(&output), err(&output))
+    };
+    let (_, wrong_key) = told(&["run", "go", "--model", "m"], &[url, key]);
+    assert!(wrong_key.contains("check OPENAI_API_KEY") && !wrong_key.contains("[llm]"), "{wrong_key}");
+    let (exit, no_key) = told(&["run", "go", "--model", "m"], &[]);
+    assert!(exit == 2 && no_key.contains("--base-url") && no_key.contains("set OPENAI_API_KEY"), "{no_key}");
+    for (set, name) in [(&[url, key][..], "OPENAI_BASE_URL"), (&[key], "OPENAI_API_KEY")] {
+        let (exit, no_model) = told(&["run", "go"], set);
+        let help = format!("{name} is set: add --model NAME");
+        assert!(exit == 78 && no_model.contains(&help) && !no_model.contains("ports"), "{no_model}");
+    }
+}

@@ -257,6 +257,25 @@ fn a_variable_that_is_held_back_is_named() {
 }
 
 #[test]
+fn a_variable_that_is_not_set_is_named() {
+    let advice = "add `env = { NEVER_SET_TOKEN = \"...\" }` to `[servers.one]`; or export NEVER_SET_TOKEN";
+    let unset = "`inherit_env` names NEVER_SET_TOKEN, which is not set here: export it";
+    for (words, keys, wanted) in [
+        ("KeyError: 'NEVER_SET_TOKEN'", "", advice),
+        ("please set NEVER_SET_TOKEN", "", advice),
+        ("Missing environment variable: NEVER_SET_TOKEN", "sandbox = {}", advice),
+        ("NEVER_SET_TOKEN is required", "inherit_env = ['NEVER_SET_TOKEN']", unset),
+        ("NEVER_SET_TOKEN is required", "inherit_env = ['NEVER_*']", unset),
+    ] {
+        let script = format!("echo \\\"{words}\\\" >&2; exit 1");
+        let bench =
+            Bench::new(&format!("[servers.one]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\n{keys}\n"));
+        let told = err(&bench.run(&["check"]));
+        assert!(told.contains(wanted), "{words} {keys}: {told}");
+    }
+}
+
+#[test]
 fn odd_prompts_and_resources_cost_themselves_alone() {
     const SCRIPT: &str = r#"{
         "initialize": {"result": {"protocolVersion": "2025-06-18",

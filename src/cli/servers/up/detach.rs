@@ -72,7 +72,7 @@ impl Up {
         }
         let observe = observer(ui);
         let until = self.wait;
-        let mut refused = None;
+        let (mut refused, mut none_ready) = (None, false);
         let event = |event: ServerEvent| {
             if let ServerEvent::Failed { row } = &event {
                 let locked = row.outcome.as_ref().err().filter(|error| error.code().is_refusal_by_lock());
@@ -93,6 +93,7 @@ impl Up {
             outcome => {
                 if let Some(standing) = outcome? {
                     summary(ui, &standing);
+                    none_ready = standing.ready == 0 && standing.total > 0;
                     for warning in &standing.doubts {
                         server_events::warning(ui, warning);
                     }
@@ -100,7 +101,14 @@ impl Up {
             }
         }
         Self::stands(ui, pid, started, metrics);
-        Ok(Context::exit_after(ExitCode::SUCCESS, refused.as_deref()))
+        if none_ready {
+            ui.warn(
+                "no server is ready, and the daemon stays: it reads an edited configuration at the next command, and \
+                 `toolcrib start SERVER` tries again",
+            );
+        }
+        let code = if none_ready { ExitCode::from(4) } else { ExitCode::SUCCESS };
+        Ok(Context::exit_after(code, refused.as_deref()))
     }
 
     fn stands(ui: &Ui, pid: u32, started: bool, metrics: Option<SocketAddr>) {
