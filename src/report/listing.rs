@@ -104,6 +104,9 @@ pub struct RunInfo {
     pub wall_ms: f64,
     /// How long nobody worked on it meanwhile, in all: it was interrupted, or taken up again.
     pub paused_ms: f64,
+    /// How much of that began with an interruption: the time after the end of a run whose errored tasks are taken up again is
+    /// none.
+    pub interrupted_ms: f64,
     /// The label of the model.
     pub model: Option<String>,
     /// How often it carries out each task.
@@ -183,6 +186,7 @@ impl RunInfo {
             started: first.map(|line| line.at),
             wall_ms: last.map_or(0.0, |line| (super::folder::millis(line.ns) - paused_ms).max(0.0)),
             paused_ms,
+            interrupted_ms: manifest["interrupted_ms"].as_f64().unwrap_or(paused_ms),
             model: text("model"),
             samples: samples.unwrap_or(1).max(1),
             until_pass: manifest["until_pass"] == true,

@@ -19,6 +19,8 @@ pub(super) struct About {
     pub interruptions: usize,
     /// How long nobody worked on it meanwhile, in all.
     pub paused_ms: f64,
+    /// How much of that began with an interruption: before it was over.
+    pub interrupted_ms: f64,
 }
 
 /// The manifest of a run; without `manager` and `ended` as far as it is known by then.
@@ -42,7 +44,7 @@ pub(super) fn manifest(
         "warnings": warnings.all(),
         "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": ended.map(|(totals, _)| totals.document()),
         "end": ended.map(|(_, end)| end), "interruptions": about.interruptions,
-        "paused_ms": about.paused_ms, "make": about.make,
+        "paused_ms": about.paused_ms, "interrupted_ms": about.interrupted_ms, "make": about.make,
     })
 }
 

@@ -132,9 +132,9 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
     };
     cards.push(tasks.more(Some(format!("{} at once", run.jobs))));
     let took = if state == Some(RunState::Running) { "so far" } else { "run time" };
-    let paused = run.paused_ms();
-    let paused = (paused > 0.0).then(|| format!("without {} interrupted", time(paused)));
-    cards.push(card(time(run.wall_ms), took).more(paused));
+    let interrupted = run.interrupted_ms();
+    let without = (interrupted > 0.0).then(|| format!("without {} interrupted", time(interrupted)));
+    cards.push(card(time(run.wall_ms), took).more(without));
     if run.wall_ms > 0.0 && ended > 0 {
         cards.push(card(format!("{:.1}", ended as f64 / (run.wall_ms / 60e3)), "tasks a minute"));
     }
