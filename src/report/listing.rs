@@ -19,6 +19,7 @@ use crate::{
     run_files::EventLine,
     score::PassRate,
     task::Usage,
+    text::cut,
 };
 
 /// Bytes at the beginning and at the end of `events.jsonl` in which its first and its last line are looked for.
@@ -116,6 +117,8 @@ pub struct RunInfo {
     pub until_pass: bool,
     /// What its tasks were read from. `None`: it had a single question, or is of an older version.
     pub tasks_file: Option<String>,
+    /// The beginning of its question, if it had a single one.
+    pub question: Option<String>,
     /// The profile of its configuration.
     pub profile: Option<String>,
     /// The settings that it was given for itself, as `KEY=VALUE`.
@@ -191,6 +194,7 @@ impl RunInfo {
             samples: samples.unwrap_or(1).max(1),
             until_pass: manifest["until_pass"] == true,
             tasks_file: text("tasks_file"),
+            question: text("question"),
             profile: text("profile"),
             set: texts("set"),
             command: texts("arguments"),
@@ -208,9 +212,10 @@ impl RunInfo {
         })
     }
 
-    /// What it was given beside the model, in words: the file of its tasks, samples, profile and settings.
+    /// What it was given beside the model, in words: the file of its tasks or its question, samples, profile and settings.
     pub fn settings(&self) -> String {
-        let tasks = self.tasks_file.iter().cloned();
+        let question = self.question.iter().map(|question| format!("\"{}\"", cut(question, 60)));
+        let tasks = self.tasks_file.iter().cloned().chain(question);
         tasks.chain(self.own_settings()).collect::<Vec<_>>().join(" ")
     }
 

@@ -97,7 +97,7 @@ fn run_row(base: &str, run: &RunInfo) -> String {
          <td class=\"number\" data-head=\"tokens\">{9}{10}</td></tr>\n",
         escape(&name),
         link(base, &name),
-        escape(&html::title(run.tasks_file.as_deref(), tasks, run.model.as_deref())),
+        escape(&html::title(run.tasks_file.as_deref(), run.question.as_deref(), tasks, run.model.as_deref())),
         small(&cut(&settings.join(" \u{b7} "), 160)),
         escape(run.started.as_deref().unwrap_or_default()),
         ago(run.started.as_deref()),
