@@ -136,6 +136,9 @@ pub struct RunInfo {
     pub tokens: u64,
     /// What the models cost, where prices are known.
     pub cost_usd: Option<f64>,
+    /// The digest of its tasks.
+    #[serde(skip)]
+    tasks_digest: Option<String>,
     /// When a file of it was last written.
     #[serde(skip)]
     pub written: SystemTime,
@@ -207,6 +210,7 @@ impl RunInfo {
             pass_rate: counts.pass_rate(),
             tokens,
             cost_usd,
+            tasks_digest: manifest["make"]["tasks"].as_str().map(str::to_owned),
             written: written(dir),
             dir: dir.to_owned(),
         })
@@ -231,6 +235,11 @@ impl RunInfo {
         parts.extend(self.profile.iter().map(|profile| format!("profile={profile}")));
         parts.extend(self.set.iter().cloned());
         parts
+    }
+
+    /// Whether both have the same tasks, each carried out as often. Runs of older versions do not say.
+    pub fn has_tasks_of(&self, other: &Self) -> bool {
+        self.tasks_digest.is_some() && self.tasks_digest == other.tasks_digest
     }
 
     /// Deletes the folder of the run.
