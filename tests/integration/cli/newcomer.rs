@@ -117,6 +117,22 @@ fn calls_and_questions_are_understood_or_led_on() {
 }
 
 #[test]
+fn a_taken_port_names_the_option() {
+    let bench = Bench::new(CLOCK);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, option) in [
+        (&["serve", "--http", &port][..], "another address with --http PORT|ADDRESS"),
+        (&["view", ".", "--port", &port], "another address with --port N"),
+        (&["run", "Hm?", "--metrics", &port], "another address with --metrics PORT|ADDRESS"),
+    ] {
+        let output = bench.run(arguments);
+        let said = err(&output);
+        assert!(code(&output) == 1 && said.contains(option), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_check_with_nothing_ready_exits_4() {
     let bench = Bench::new("[servers.a]\ncommand = \"/nowhere/a\"\n");
     assert_eq!(code(&bench.run(&["check"])), 4);
