@@ -102,6 +102,17 @@ fn files_of_other_programs_lead_to_import() {
 }
 
 #[test]
+fn an_import_of_nothing_names_the_command() {
+    let bench = Bench::new(CLOCK);
+    let said = err(&bench.run(&["import"]));
+    assert!(said.contains("none is named") && said.contains("toolcrib import claude-desktop"), "{said}");
+    bench.file(".mcp.json", "{}");
+    let output = bench.run(&["import"]);
+    let said = err(&output);
+    assert!(code(&output) == 2 && said.contains("toolcrib import .mcp.json > servers.toml"), "{said}");
+}
+
+#[test]
 fn calls_and_questions_are_understood_or_led_on() {
     let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n");
     let call = bench.run(&["call", "calc__evaluate", "expression=1+2"]);
