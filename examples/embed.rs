@@ -30,6 +30,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let agent = Agent::new(model, manager.toolbox(), AgentConfig::default());
     let report = agent.run(&Task::question("sum", "1/3 + 1/6")).await;
     println!("{:?}: {}", report.status, report.answer.unwrap_or_default());
+    if let Some(error) = &report.error {
+        println!("{}", error.message);
+    }
 
     drop(manager); // every server is gone now; `manager.shutdown().await` would say how each one ended
     Ok(())

@@ -327,7 +327,7 @@ impl ToolCatalog {
         }
     }
 
-    /// The tool written without its server, if one server alone has it.
+    /// The tool written without its server, if one server alone has it, or by the name that models and clients of the gateway see.
     ///
     /// # Errors
     /// [`Error::Remote`] with `tool_not_found`: no server has it (with the nearest name), or several (with their
@@ -343,9 +343,14 @@ impl ToolCatalog {
                 (message, format!("say which: {}", paths.join(", ")))
             }
             (None, _) => {
+                if let Some(entry) = self.by_visible_name(tool) {
+                    return Ok(entry);
+                }
+                let visible = nearest(tool, self.entries.iter().map(|entry| entry.visible_name.as_str()));
+                let visible = self.entries.iter().find(|entry| Some(&entry.visible_name) == visible.as_ref());
                 let like = nearest(tool, self.entries.iter().map(|entry| entry.tool.name.as_str()));
                 let like = self.entries.iter().find(|entry| Some(&entry.tool.name) == like.as_ref());
-                let help = like.map(|entry| format!("did you mean `{}`?", entry.path()));
+                let help = like.or(visible).map(|entry| format!("did you mean `{}`?", entry.path()));
                 let message = format!("no server has a tool `{tool}`");
                 (message, help.unwrap_or_else(|| "toolcrib tools lists them".to_owned()))
             }

@@ -23,6 +23,11 @@ pub fn unknown_name(message: String, help: String) -> crate::Error {
     crate::error::RemoteError::error(crate::ErrorCode::ToolNotFound, message, Some(help))
 }
 
+/// The files of a folder in which other programs keep the servers of a project.
+pub fn foreign_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    crate::config::foreign_files(folder)
+}
+
 /// About how many tokens the tools cost a model that stand in for a list with a search, for servers with their numbers of
 /// tools.
 pub fn search_tokens(servers: &[(crate::ServerName, usize)]) -> usize {

@@ -55,6 +55,7 @@ mod tests;
 
 pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
+pub(crate) use file::foreign::files_in as foreign_files;
 #[cfg(feature = "cli")]
 pub(crate) use file::import::plain::without_secrets;
 #[cfg(feature = "import")]

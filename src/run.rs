@@ -169,6 +169,9 @@ pub struct RunSummary {
     pub init: Duration,
     /// From the first server to the last line.
     pub wall: Duration,
+    /// How often it was continued, or taken up again. What `totals` has of the clients of the model (`llm`) is since the
+    /// last time.
+    pub interruptions: usize,
     /// Whether every task was run.
     pub end: RunEnd,
     /// The limit of the budget that ended it, in words.

@@ -93,6 +93,9 @@ fn a_unique_tool_is_found_without_its_server() {
     let several = "2 servers have a tool `now`; say which: a.now, b.now".to_owned();
     assert_eq!(error("now"), (ErrorCode::ToolNotFound, several));
     assert_eq!(error("ecko").1, "no server has a tool `ecko`; did you mean `a.echo`?");
+    // The name at the gateway says the server.
+    assert_eq!(catalog.find_unqualified("b__now").unwrap().path(), "b.now");
+    assert_eq!(error("b__nwo").1, "no server has a tool `b__nwo`; did you mean `b.now`?");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use toolcrib::CancellationToken;
 use toolcrib::cli_support::metrics::MetricsServer;
 use toolcrib::config::ConfigOverrides;
+use toolcrib::error::RemoteError;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 use super::terminal::{
@@ -28,6 +29,16 @@ pub(super) struct Context<'a> {
     pub(super) cancel: CancellationToken,
     /// Where the command serves its metrics.
     pub(super) metrics: Option<SocketAddr>,
+}
+
+/// The error of an address that is taken names the option for another one.
+pub(super) fn name_option(error: Error, option: &str) -> Error {
+    if !matches!(&error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse) {
+        return error;
+    }
+    let mut told = RemoteError::from(&error);
+    told.help = Some(format!("another program listens there: end it, or give another address with {option}"));
+    Error::Remote(Box::new(told))
 }
 
 /// Whether servers must have the tools that were reviewed.
@@ -141,7 +152,8 @@ impl Context<'_> {
         command: impl Future<Output = anyhow::Result<ExitCode>>,
     ) -> anyhow::Result<ExitCode> {
         let Some(address) = self.metrics else { return command.await };
-        let server = MetricsServer::start(address).await?;
+        let server = MetricsServer::start(address).await;
+        let server = server.map_err(|error| name_option(error, "--metrics PORT|ADDRESS"))?;
         Self::tell_metrics(self.ui, server.address());
         let outcome = command.await;
         server.end().await;

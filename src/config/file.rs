@@ -1,7 +1,7 @@
 //! Reads configuration files: text to values that know their line, tables key by key, imports, variables.
 
 pub(super) mod dotenv;
-mod foreign;
+pub(crate) mod foreign;
 #[cfg_attr(not(feature = "import"), path = "file/import_off.rs")]
 pub(super) mod import;
 pub(super) mod load;

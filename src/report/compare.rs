@@ -346,6 +346,9 @@ impl PairedTest {
     /// What the test says, in a sentence.
     pub fn words(&self) -> String {
         let Self { pairs, only_before_passed: before, only_after_passed: after, p_value } = *self;
+        if pairs == 0 {
+            return "no task was judged in both".to_owned();
+        }
         if before + after == 0 {
             return format!("{} judged in both, and all ended the same", counted(pairs, "task"));
         }

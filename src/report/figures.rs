@@ -133,7 +133,7 @@ impl Figures {
             "schema": 1, "run": run.manifest["run"], "toolcrib": run.manifest["toolcrib"],
             "model": run.manifest["model"], "model_scripted": run.manifest["model_scripted"],
             "jobs": run.jobs, "started": run.started, "wall_ms": round(run.wall_ms),
-            "paused_ms": round(run.paused_ms()),
+            "paused_ms": round(run.paused_ms()), "interrupted_ms": round(run.interrupted_ms()),
             "end": run.end, "events_dropped": run.dropped,
             "tasks_total": run.tasks_total, "counts": counts,
             "pass_rate": self.rate, "samples": run.manifest["totals"]["samples"],

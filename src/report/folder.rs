@@ -50,6 +50,8 @@ pub struct RunPause {
     pub ended_ms: f64,
     /// How long it was.
     pub took_ms: f64,
+    /// Whether the run had finished: its errored tasks were taken up again. Otherwise it was interrupted.
+    pub after_end: bool,
 }
 
 /// One server over the whole run.
@@ -249,6 +251,11 @@ impl RunFolder {
         self.pauses.iter().map(|pause| pause.took_ms).sum()
     }
 
+    /// How much of that began with an interruption.
+    pub fn interrupted_ms(&self) -> f64 {
+        self.pauses.iter().filter(|pause| !pause.after_end).map(|pause| pause.took_ms).sum()
+    }
+
     /// The time without the pauses before it.
     pub(super) fn working_ms(&self, ms: f64) -> f64 {
         let before = self.pauses.iter().filter(|pause| pause.ended_ms <= ms);
@@ -259,7 +266,11 @@ impl RunFolder {
     pub(super) fn resumed(&mut self, ms: f64) {
         let took_ms = self.working_ms(ms) - self.wall_ms;
         if took_ms > 0.0 {
-            self.pauses.push(RunPause { ended_ms: ms, took_ms });
+            self.pauses.push(RunPause {
+                ended_ms: ms,
+                took_ms,
+                after_end: self.end == Some(RunEnd::Finished),
+            });
         }
     }
 

@@ -196,12 +196,10 @@ fn tools(run: &RunFolder, sums: &Figures) -> String {
                 .join(", ")
         ),
     };
-    if let Some(line) = words::requests(&run.manifest["totals"]) {
-        // They are those of the process that ended the run.
-        let since = match run.manifest["interruptions"].as_u64() {
-            Some(1..) => " since the run was continued",
-            _ => "",
-        };
+    // They are those of the process that ended the run.
+    let continued = run.manifest["interruptions"].as_u64().is_some_and(|times| times > 0);
+    if let Some(line) = words::requests(&run.manifest["totals"], continued) {
+        let since = if continued { " since the run was continued" } else { "" };
         note += &format!("<p class=\"soft\" id=\"requests\">Requests{since}: {}.</p>\n", escape(&line));
     }
     format!(

@@ -19,6 +19,7 @@ use crate::{
     run_files::EventLine,
     score::PassRate,
     task::Usage,
+    text::cut,
 };
 
 /// Bytes at the beginning and at the end of `events.jsonl` in which its first and its last line are looked for.
@@ -104,6 +105,9 @@ pub struct RunInfo {
     pub wall_ms: f64,
     /// How long nobody worked on it meanwhile, in all: it was interrupted, or taken up again.
     pub paused_ms: f64,
+    /// How much of that began with an interruption: the time after the end of a run whose errored tasks are taken up again is
+    /// none.
+    pub interrupted_ms: f64,
     /// The label of the model.
     pub model: Option<String>,
     /// How often it carries out each task.
@@ -113,6 +117,8 @@ pub struct RunInfo {
     pub until_pass: bool,
     /// What its tasks were read from. `None`: it had a single question, or is of an older version.
     pub tasks_file: Option<String>,
+    /// The beginning of its question, if it had a single one.
+    pub question: Option<String>,
     /// The profile of its configuration.
     pub profile: Option<String>,
     /// The settings that it was given for itself, as `KEY=VALUE`.
@@ -130,6 +136,9 @@ pub struct RunInfo {
     pub tokens: u64,
     /// What the models cost, where prices are known.
     pub cost_usd: Option<f64>,
+    /// The digest of its tasks.
+    #[serde(skip)]
+    tasks_digest: Option<String>,
     /// When a file of it was last written.
     #[serde(skip)]
     pub written: SystemTime,
@@ -183,10 +192,12 @@ impl RunInfo {
             started: first.map(|line| line.at),
             wall_ms: last.map_or(0.0, |line| (super::folder::millis(line.ns) - paused_ms).max(0.0)),
             paused_ms,
+            interrupted_ms: manifest["interrupted_ms"].as_f64().unwrap_or(paused_ms),
             model: text("model"),
             samples: samples.unwrap_or(1).max(1),
             until_pass: manifest["until_pass"] == true,
             tasks_file: text("tasks_file"),
+            question: text("question"),
             profile: text("profile"),
             set: texts("set"),
             command: texts("arguments"),
@@ -199,14 +210,16 @@ impl RunInfo {
             pass_rate: counts.pass_rate(),
             tokens,
             cost_usd,
+            tasks_digest: manifest["make"]["tasks"].as_str().map(str::to_owned),
             written: written(dir),
             dir: dir.to_owned(),
         })
     }
 
-    /// What it was given beside the model, in words: the file of its tasks, samples, profile and settings.
+    /// What it was given beside the model, in words: the file of its tasks or its question, samples, profile and settings.
     pub fn settings(&self) -> String {
-        let tasks = self.tasks_file.iter().cloned();
+        let question = self.question.iter().map(|question| format!("\"{}\"", cut(question, 60)));
+        let tasks = self.tasks_file.iter().cloned().chain(question);
         tasks.chain(self.own_settings()).collect::<Vec<_>>().join(" ")
     }
 
@@ -222,6 +235,11 @@ impl RunInfo {
         parts.extend(self.profile.iter().map(|profile| format!("profile={profile}")));
         parts.extend(self.set.iter().cloned());
         parts
+    }
+
+    /// Whether both have the same tasks, each carried out as often. Runs of older versions do not say.
+    pub fn has_tasks_of(&self, other: &Self) -> bool {
+        self.tasks_digest.is_some() && self.tasks_digest == other.tasks_digest
     }
 
     /// Deletes the folder of the run.

@@ -9,9 +9,10 @@ use crate::{
     text::{counted, rounded_count as count, seconds},
 };
 
-/// What is not zero of the counters that `run.json` has of the model requests (`totals`), those to the judge and to the model
-/// that reads pages included. Nothing for a model without connections, retries, cache and batches.
-pub fn requests(totals: &Value) -> Option<String> {
+/// What is not zero of the counters that `run.json` has of the model requests (`totals`). Nothing for a model without
+/// connections, retries, cache and batches. Those to the judge and to the model that reads pages are counted over the whole run,
+/// the others since it was `continued`: only of a run that was not, all are told.
+pub fn requests(totals: &Value, continued: bool) -> Option<String> {
     let number = |key: &str| totals["llm"][key].as_u64().filter(|n| *n > 0);
     let of = |key: &str| totals[key]["llm_calls"].as_u64().filter(|n| *n > 0);
     let parts: Vec<String> = [
@@ -33,7 +34,8 @@ pub fn requests(totals: &Value) -> Option<String> {
         of("judge").map(|n| format!("{n} to the judge")),
         of("extraction").map(|n| format!("{n} to the model that reads pages")),
     ];
-    let sent = sent.into_iter().chain(others.into_iter().flatten());
+    let others = others.into_iter().flatten().filter(|_| !continued);
+    let sent = sent.into_iter().chain(others);
     let peak = number("peak_in_flight").map(|n| format!("peak {n} in flight"));
     Some(sent.chain(peak).chain(parts).collect::<Vec<_>>().join(", "))
 }
@@ -103,17 +105,19 @@ mod tests {
 
     #[test]
     fn only_nonzero_counts_are_shown() {
-        assert_eq!(requests(&json!({"llm": {"request_count": 3, "peak_in_flight": 2}})), None);
-        assert_eq!(requests(&Value::Null), None);
+        assert_eq!(requests(&json!({"llm": {"request_count": 3, "peak_in_flight": 2}}), false), None);
+        assert_eq!(requests(&Value::Null, false), None);
         let some = json!({"request_count": 40, "peak_in_flight": 8, "connections_opened": 8,
             "connections_reused": 33, "retries": 1, "cache_hits": 0, "batch_count": 0});
         let some = json!({"llm": some});
         let text = "40 to the model, peak 8 in flight, 8 connections opened, 33 reused, 1 retry";
-        assert_eq!(requests(&some).as_deref(), Some(text));
+        assert_eq!(requests(&some, false).as_deref(), Some(text));
         let cached = json!({"request_count": 4, "cache_hits": 3, "batch_count": 2, "retries": 2});
         let cached = json!({"llm": cached, "judge": {"llm_calls": 5}});
         let text = "4 to the model, 5 to the judge, 2 retries, 3 cache hits, 2 batches";
-        assert_eq!(requests(&cached).as_deref(), Some(text));
+        assert_eq!(requests(&cached, false).as_deref(), Some(text));
+        let text = "4 to the model, 2 retries, 3 cache hits, 2 batches";
+        assert_eq!(requests(&cached, true).as_deref(), Some(text));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::{
     llm::LlmClient,
     manager::{ConfigWarnings, Manager},
     run_files::RunEnd,
-    task::millis,
+    task::{Input, millis},
+    text::cut,
 };
 
 /// What does not change while the program runs.
@@ -19,6 +20,8 @@ pub(super) struct About {
     pub interruptions: usize,
     /// How long nobody worked on it meanwhile, in all.
     pub paused_ms: f64,
+    /// How much of that began with an interruption: before it was over.
+    pub interrupted_ms: f64,
 }
 
 /// The manifest of a run; without `manager` and `ended` as far as it is known by then.
@@ -34,7 +37,7 @@ pub(super) fn manifest(
         "schema": 1, "run": about.run, "toolcrib": env!("CARGO_PKG_VERSION"),
         "config": setup.config.file, "model": model.map(LlmClient::model_label),
         "model_scripted": model.is_some_and(LlmClient::is_scripted),
-        "arguments": setup.command_line, "tasks_file": setup.tasks.path(),
+        "arguments": setup.command_line, "tasks_file": setup.tasks.path(), "question": question(setup),
         "profile": setup.config.overrides.profile, "set": setup.config.overrides.set,
         "replay": matches!(setup.cassette, Some(Cassette::Replay(_))),
         "tasks_total": tasks_total(setup, ended), "samples": setup.samples, "until_pass": setup.until_pass,
@@ -42,8 +45,23 @@ pub(super) fn manifest(
         "warnings": warnings.all(),
         "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": ended.map(|(totals, _)| totals.document()),
         "end": ended.map(|(_, end)| end), "interruptions": about.interruptions,
-        "paused_ms": about.paused_ms, "make": about.make,
+        "paused_ms": about.paused_ms, "interrupted_ms": about.interrupted_ms, "make": about.make,
     })
+}
+
+/// The beginning of the question in one line, of a run that has no file of tasks and one question.
+fn question(setup: &Run) -> Option<String> {
+    /// Characters of it.
+    const LONGEST: usize = 200;
+    if setup.tasks.path().is_some() || setup.tasks.len() != 1 {
+        return None;
+    }
+    let task = setup.tasks.get(0).ok()?;
+    let Some(Input::Text(text)) = &task.input else { return None };
+    // Before it is cut: a part of a secret would not be found.
+    let text = setup.config.secrets.hide(text);
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(cut(&line, LONGEST)).filter(|line| !line.is_empty())
 }
 
 /// How many reports there are, or will be at most.

@@ -94,14 +94,16 @@ impl Run {
             _ => (None, None),
         };
         let resumed = found.is_some();
-        let (interruptions, paused_ms) =
-            found.as_ref().map_or((0, 0.0), |found| (found.interruptions + 1, found.paused_ms));
+        let interruptions = found.as_ref().map_or(0, |found| found.interruptions + 1);
+        let (paused_ms, interrupted_ms) =
+            found.as_ref().map_or((0.0, 0.0), |found| (found.paused_ms, found.interrupted_ms));
+        let finished = found.as_ref().is_some_and(|found| found.finished);
         let (run, folder) = match (found, &self.folder) {
             (Some(found), _) => (found.run, found.folder),
             (None, Folder::Below(runs)) => new_run(runs)?,
             (None, Folder::Of(run, folder)) => (run.clone(), folder.clone()),
         };
-        let mut about = About { run, make, interruptions, paused_ms };
+        let mut about = About { run, make, interruptions, paused_ms, interrupted_ms };
         let began = Instant::now();
         if let Some(Cassette::Replay(player)) = &self.cassette {
             let asks_model = self.tasks.ask_model()?;
@@ -114,7 +116,7 @@ impl Run {
         self.config.follow_stderr = true;
         let warnings = ConfigWarnings::from(std::mem::take(&mut self.warnings));
         let OpenFiles { files, store, ended, totals, before } = match resumed {
-            true => self.resume_files(&folder, &mut about, &warnings)?,
+            true => self.resume_files(&folder, &mut about, finished, &warnings)?,
             false => self.create_files(&folder, &manifest(&self, &about, &warnings, None, None))?,
         };
         let (cassette_mode, recorded) = self.open_cassette(&folder)?.unzip();
@@ -145,8 +147,14 @@ impl Run {
         Ok(OpenFiles { files, store, ended, totals, before: Spending::default() })
     }
 
-    /// Keeps the reports of the tasks that have ended.
-    fn resume_files(&self, folder: &Path, about: &mut About, warnings: &ConfigWarnings) -> Result<OpenFiles> {
+    /// Keeps the reports of the tasks that have ended. `finished`: the run was over, not interrupted.
+    fn resume_files(
+        &self,
+        folder: &Path,
+        about: &mut About,
+        finished: bool,
+        warnings: &ConfigWarnings,
+    ) -> Result<OpenFiles> {
         // The lock comes first: the files may be those of a run that goes on.
         let OpenedStore { store, ended: done, spent: before } = self.open_store(folder)?;
         let (mut ended, mut totals) = (vec![false; self.samples_in_all()], self.totals());
@@ -170,7 +178,9 @@ impl Run {
                 }
             }
         })?;
-        about.paused_ms += millis(files.events().paused());
+        let paused = millis(files.events().paused());
+        about.paused_ms += paused;
+        about.interrupted_ms += if finished { 0.0 } else { paused };
         files.write_manifest(&manifest(self, about, warnings, None, None))?;
         Ok(OpenFiles { files, store: Some(store), ended, totals, before })
     }
@@ -265,6 +275,16 @@ impl OpenRun {
     /// How many of its tasks had ended before it was interrupted; `None` for a new run.
     pub fn tasks_ended(&self) -> Option<usize> {
         self.resumed.then_some(self.totals.tasks)
+    }
+
+    /// How many of its tasks, or samples of tasks, are left to be run.
+    pub fn tasks_left(&self) -> usize {
+        self.ended.iter().filter(|ended| !**ended).count()
+    }
+
+    /// As [`Run::waves`], of what is left.
+    pub fn waves_left(&self) -> usize {
+        self.tasks_left().div_ceil(self.setup.jobs.get())
     }
 
     /// A run of the same tasks that was interrupted, and that this one does not continue.

@@ -121,6 +121,7 @@ struct Manifest {
     interruptions: usize,
     #[serde(default)]
     paused_ms: f64,
+    interrupted_ms: Option<f64>,
 }
 
 /// A run that is continued.
@@ -131,6 +132,10 @@ pub(super) struct Found {
     pub interruptions: usize,
     /// How long nobody worked on it, as far as is known.
     pub paused_ms: f64,
+    /// How much of that began with an interruption.
+    pub interrupted_ms: f64,
+    /// Whether it had ended with all of its tasks.
+    pub finished: bool,
 }
 
 /// A run of the same tasks that was interrupted, and is not continued.
@@ -193,8 +198,9 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
 }
 
 fn found(manifest: Manifest, folder: PathBuf) -> Found {
-    let Manifest { run, interruptions, paused_ms, .. } = manifest;
-    Found { run, folder, interruptions, paused_ms }
+    let Manifest { run, interruptions, paused_ms, interrupted_ms, end, .. } = manifest;
+    let (interrupted_ms, finished) = (interrupted_ms.unwrap_or(paused_ms), end == Some(RunEnd::Finished));
+    Found { run, folder, interruptions, paused_ms, interrupted_ms, finished }
 }
 
 fn of_id(runs: &Path, id: &str, make: &Make) -> Result<Found> {

@@ -431,6 +431,7 @@ impl StartedRun {
             warnings: warnings.all(),
             init,
             wall,
+            interruptions: about.interruptions,
             end,
             budget_used_up,
             page,

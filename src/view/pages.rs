@@ -81,8 +81,8 @@ fn run_row(base: &str, run: &RunInfo) -> String {
     let tasks = run.tasks_total / usize::try_from(run.samples).unwrap_or(1).max(1);
     let small = |words: &str| format!("<span class=\"small\">{}</span>", escape(words));
     let settings: Vec<String> = [name.clone()].into_iter().chain(run.own_settings()).collect();
-    let paused =
-        (run.paused_ms > 0.0).then(|| small(&format!("and {} interrupted", html::time(run.paused_ms))));
+    let paused = (run.interrupted_ms > 0.0)
+        .then(|| small(&format!("and {} interrupted", html::time(run.interrupted_ms))));
     let rate = run.pass_rate.map_or_else(String::new, |rate| {
         let [value, low, high] = [rate.value, rate.low, rate.high].map(|part| 100.0 * part);
         format!("{value:.1} %{}", small(&format!("{low:.0} to {high:.0}")))
@@ -97,7 +97,7 @@ fn run_row(base: &str, run: &RunInfo) -> String {
          <td class=\"number\" data-head=\"tokens\">{9}{10}</td></tr>\n",
         escape(&name),
         link(base, &name),
-        escape(&html::title(run.tasks_file.as_deref(), tasks, run.model.as_deref())),
+        escape(&html::title(run.tasks_file.as_deref(), run.question.as_deref(), tasks, run.model.as_deref())),
         small(&cut(&settings.join(" \u{b7} "), 160)),
         escape(run.started.as_deref().unwrap_or_default()),
         ago(run.started.as_deref()),

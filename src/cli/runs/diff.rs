@@ -1,10 +1,6 @@
 //! `toolcrib diff`: two runs of the same tasks, side by side.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use toolcrib::{
@@ -26,7 +22,8 @@ const NAMED: usize = 25;
 
 #[derive(Args)]
 pub(crate) struct Diff {
-    /// The first run: an id, or a folder [default: the last run before RUN_B with the same file of tasks].
+    /// The first run: an id, or a folder. Without names the two latest runs of the same tasks are compared that have answers, or
+    /// else of the same file of tasks.
     #[arg(value_name = "RUN_A")]
     before: Option<String>,
     /// The second run [default: the latest run; if only one is named, that is RUN_A].
@@ -42,10 +39,9 @@ pub(crate) struct Diff {
 
 impl Diff {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let after = find_run(&self.out, self.after.as_deref())?;
-        let before = match &self.before {
-            Some(run) => find_run(&self.out, Some(run))?,
-            None => self.run_before(&after)?,
+        let (before, after) = match &self.before {
+            Some(run) => (find_run(&self.out, Some(run))?, find_run(&self.out, self.after.as_deref())?),
+            None => self.two_latest(context.ui)?,
         };
         let comparison = RunComparison::read(&before, &after)?;
         if context.ui.json {
@@ -63,20 +59,48 @@ impl Diff {
 }
 
 impl Diff {
-    /// The last run before that of `after` that had the same tasks.
-    fn run_before(&self, after: &Path) -> Result<PathBuf, Error> {
-        let info = RunInfo::read(after)?;
+    /// The two latest runs that can be compared, the earlier one first.
+    fn two_latest(&self, ui: &Ui) -> Result<(PathBuf, PathBuf), Error> {
+        // Without a run at all, it is said how to make one.
+        let latest = RunInfo::read(&find_run(&self.out, None)?)?.run;
         let runs = list_runs(&self.out)?;
-        let is_other = |run: &&RunInfo| run.run != info.run && run.started <= info.started;
-        let same = runs.iter().filter(is_other).find(|run| run.tasks_file == info.tasks_file);
-        same.map(|run| run.dir.clone()).ok_or_else(|| {
-            let what = format!("there is no run of the same tasks before {}", info.run);
-            Error::input(
-                what,
-                Some("name two runs: toolcrib diff RUN_A RUN_B; `toolcrib runs` lists them".to_owned()),
-            )
-        })
+        let has_answers = |run: &RunInfo| run.counts.passed + run.counts.failed + run.counts.unscored > 0;
+        let same_tasks = |before: &RunInfo, after: &RunInfo| after.has_tasks_of(before);
+        let same_file = |before: &RunInfo, after: &RunInfo| before.tasks_file == after.tasks_file;
+        let of_file = |run: &RunInfo| run.tasks_file.is_some();
+        let pair = pair(&runs, |run| of_file(run) && has_answers(run), same_tasks)
+            .or_else(|| pair(&runs, |run| of_file(run) && has_answers(run), same_file))
+            .or_else(|| pair(&runs, of_file, same_file))
+            .or_else(|| pair(&runs, |_| true, same_tasks));
+        let Some((before, after)) = pair else {
+            let help = "name two runs: toolcrib diff RUN_A RUN_B; `toolcrib runs` lists them".to_owned();
+            return Err(Error::input(
+                format!("there is no run of the same tasks before {latest}"),
+                Some(help),
+            ));
+        };
+        if after.run != latest {
+            ui.status(
+                "Comparing",
+                format!("{} and {}; for the latest run: toolcrib diff RUN_A {latest}", before.run, after.run),
+            );
+        }
+        Ok((before.dir.clone(), after.dir.clone()))
     }
+}
+
+/// Of `runs`, which begin with the latest, the first one that `is_meant` with the first one before it that `fits`: the earlier one
+/// first.
+fn pair(
+    runs: &[RunInfo],
+    is_meant: impl Fn(&RunInfo) -> bool,
+    fits: impl Fn(&RunInfo, &RunInfo) -> bool,
+) -> Option<(&RunInfo, &RunInfo)> {
+    let meant: Vec<&RunInfo> = runs.iter().filter(|run| is_meant(run)).collect();
+    meant.iter().enumerate().find_map(|(place, after)| {
+        let before = meant[place + 1..].iter().find(|before| fits(before, after))?;
+        Some((*before, *after))
+    })
 }
 
 fn show(comparison: &RunComparison) {

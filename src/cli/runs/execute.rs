@@ -66,11 +66,12 @@ pub(crate) async fn execute(
         None if open.tasks_ended() == Some(all) => {}
         None => ui.status("Starting", counted(servers, "server")),
     }
-    let (waves, at_once) = (open.setup().waves(), open.setup().jobs_at_once());
+    let (left, waves, at_once) = (open.tasks_left(), open.waves_left(), open.setup().jobs_at_once());
     let mut started = pending.beside(ui, Box::pin(open.start())).await?;
     if waves > 1 {
+        let of = if left < all { format!("{left} of ") } else { String::new() };
         let all = counted(all, unit(started.setup()));
-        ui.status("Running", format!("{all}, {at_once} at once: {waves} waves"));
+        ui.status("Running", format!("{of}{all}, {at_once} at once: {waves} waves"));
     }
     run_tasks(&mut started, lines, &progress, cancel, context).await?;
     let summary = started.finish().await?;

@@ -134,7 +134,7 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
 /// The time of work, and that of interruptions beside it.
 fn took(info: &RunInfo) -> String {
     let time = |ms: f64| seconds(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)));
-    match info.paused_ms {
+    match info.interrupted_ms {
         paused if paused > 0.0 => format!("{}, interrupted for {}", time(info.wall_ms), time(paused)),
         _ => time(info.wall_ms),
     }
@@ -180,7 +180,9 @@ fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
         let words = format!("{value:.1}% of {judged} judged (95% interval {low:.1} to {high:.1})");
         rows.push(["pass rate".to_owned(), words]);
     }
-    rows.extend(summary::details(&totals).into_iter().map(|(name, words)| [name.to_lowercase(), words]));
+    rows.extend(
+        summary::details(&totals, false).into_iter().map(|(name, words)| [name.to_lowercase(), words]),
+    );
     rows.push(["folder".to_owned(), dir.display().to_string()]);
     if info.state == RunState::Interrupted {
         let again = "the same `toolcrib run` command continues it";

@@ -44,6 +44,9 @@ pub(crate) struct Run {
     /// A question, a file of tasks (JSON lines, JSON, CSV, YAML; docs/tasks.md), a folder of JSON files with a `/` at its
     /// end, or `-` for tasks from stdin.
     tasks: String,
+    /// Words of a question without quotes, which the shell has split: told apart from other mistakes.
+    #[arg(hide = true)]
+    more: Vec<String>,
     /// How many tasks run at once [default: as configured, or 4].
     #[arg(long, short, value_name = "N", value_parser = at_least_one)]
     jobs: Option<NonZeroUsize>,
@@ -132,8 +135,25 @@ impl Run {
     }
 
     pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        self.one_question()?;
         self.look_for_daemon(context)?;
         context.in_runtime(self.run_tasks(context))
+    }
+
+    /// Refuses more than one question or file.
+    fn one_question(&self) -> Result<(), Error> {
+        let Some(next) = self.more.first() else { return Ok(()) };
+        let what =
+            format!("`run` takes one question or one file, and was given `{}` and `{next}`", self.tasks);
+        let help = match is_file(&self.tasks) {
+            true => "give the files one after the other, or all tasks in one file".to_owned(),
+            false => format!(
+                "write the question in quotes: toolcrib run \"{} {}\"",
+                self.tasks,
+                self.more.join(" ")
+            ),
+        };
+        Err(Error::input(what, Some(help)))
     }
 
     async fn run_tasks(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {

@@ -143,7 +143,7 @@ pub(crate) fn show(ui: &Ui, summary: &RunSummary) {
     } else {
         ui.bad("Summary", text);
     }
-    for (verb, text) in details(totals) {
+    for (verb, text) in details(totals, summary.interruptions > 0) {
         ui.status(verb, text);
     }
     if let Some(limit) = &summary.budget_used_up {
@@ -154,8 +154,9 @@ pub(crate) fn show(ui: &Ui, summary: &RunSummary) {
     }
 }
 
-/// What the totals say beyond the counts, each with its word.
-pub(crate) fn details(totals: &Totals) -> Vec<(&'static str, String)> {
+/// What the totals say beyond the counts, each with its word. Of a run that was `continued`, all but the counters of requests
+/// are of all of its parts.
+pub(crate) fn details(totals: &Totals, continued: bool) -> Vec<(&'static str, String)> {
     let mut details = Vec::new();
     if !totals.reasons.is_empty() {
         let mut reasons: Vec<_> = totals.reasons.iter().collect();
@@ -165,7 +166,10 @@ pub(crate) fn details(totals: &Totals) -> Vec<(&'static str, String)> {
         details.push(("Reasons", reasons.join(", ")));
     }
     details.extend(sample_lines(totals).map(|line| ("Samples", line)));
-    details.extend(in_words::requests(&totals.document()).map(|words| ("Requests", words)));
+    let (since, in_all) =
+        if continued { ("since the run was continued: ", "in the whole run: ") } else { ("", "") };
+    let requests = in_words::requests(&totals.document(), continued);
+    details.extend(requests.map(|words| ("Requests", format!("{since}{words}"))));
     details.extend(in_words::tokens(&totals.tokens).map(|words| ("Tokens", words)));
     details.extend(totals.judge.as_ref().map(|judge| ("Judge", judged(judge))));
     details.extend(totals.extraction.as_ref().map(|extraction| ("Extraction", extracted(extraction))));
@@ -177,7 +181,7 @@ pub(crate) fn details(totals: &Totals) -> Vec<(&'static str, String)> {
         };
         ("Cost", format!("{cost:.4} USD{unpriced}"))
     }));
-    details.extend(retried(totals).map(|words| ("Retried", words)));
+    details.extend(retried(totals).map(|words| ("Retried", format!("{in_all}{words}"))));
     let Timings { queue, model, tools, retry_wait, other, .. } = totals.time;
     let all = totals.time.sum();
     let parts =

@@ -10,7 +10,10 @@ use serde_json::json;
 use toolcrib::{Error, view::ViewServer};
 
 use super::report::open;
-use crate::cli::{context::Context, terminal::ui::Ui};
+use crate::cli::{
+    context::{Context, name_option},
+    terminal::ui::Ui,
+};
 
 #[derive(Args)]
 pub(crate) struct View {
@@ -34,7 +37,8 @@ impl View {
             return Err(Error::input(format!("there is no folder {}", runs.display()), Some(help)).into());
         }
         let runs = self.runs.as_deref().unwrap_or(Path::new("runs"));
-        let server = ViewServer::bind(runs, self.port).await?;
+        let server = ViewServer::bind(runs, self.port).await;
+        let server = server.map_err(|error| name_option(error, "--port N"))?;
         context.ui.status("Viewing", format!("the runs in {} until Ctrl-C", runs.display()));
         match context.ui.json {
             true => Ui::json(json!({"schema": 1, "address": server.address()})),

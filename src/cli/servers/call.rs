@@ -31,7 +31,7 @@ const NOTICE: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
 pub(crate) struct Call {
-    /// The tool, as SERVER.TOOL, or as TOOL if only one server has it.
+    /// The tool, as SERVER.TOOL, or as TOOL if only one server has it; SERVER__TOOL, as clients of `serve` see it, is understood.
     #[arg(value_name = "SERVER.TOOL")]
     tool: String,
     /// key=value (converted by the tool's schema; repeat it for a list), key:=JSON, or key=@FILE.
@@ -184,6 +184,15 @@ impl Call {
     /// The arguments as far as they are known without the schema, each key once.
     fn arguments(&self) -> Result<Vec<(String, Argument)>, Error> {
         let Some(text) = &self.args else {
+            if let Some(word) = self.arguments.first().filter(|word| is_tool_name(word))
+                && !self.tool.contains('.')
+            {
+                let help = format!(
+                    "a tool is one word, SERVER.TOOL: did you mean `toolcrib call {}.{word}`? Its arguments are key=value",
+                    self.tool
+                );
+                return Err(Error::input(format!("`{word}` has no `=`"), Some(help)));
+            }
             return gather(self.arguments.iter().map(|argument| parse(argument)));
         };
         let mut from_stdin = String::new();
@@ -200,6 +209,11 @@ impl Call {
         let argument = |(key, raw): (String, &RawValue)| Ok((key, Argument::json(raw.get()).map_err(wrong)?));
         values.into_iter().map(argument).collect()
     }
+}
+
+/// Whether a word in place of an argument may be the name of a tool, written apart from its server.
+fn is_tool_name(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|letter| letter.is_alphanumeric() || "_-./".contains(letter))
 }
 
 /// Does `work`, which waits for the answer of a daemon, and says now and then that there is none yet.

@@ -18,7 +18,7 @@ use toolcrib::{
 
 use super::up::{announce, summary, tear_down};
 use crate::cli::{
-    context::{Context, Locked},
+    context::{Context, Locked, name_option},
     memory,
     terminal::{
         pending::Pending,
@@ -78,7 +78,9 @@ impl Serve {
         let only = self.server.as_ref().map(|name| server_of(&config, name)).transpose()?;
         let gateway = match self.stdio {
             true => GatewayServer::local(&config)?,
-            false => GatewayServer::bind(&config).await?,
+            false => GatewayServer::bind(&config)
+                .await
+                .map_err(|error| name_option(error, "--http PORT|ADDRESS, or `listen` in [gateway]"))?,
         };
         let url = gateway.url();
         announce(ui, &config);

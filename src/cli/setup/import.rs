@@ -10,14 +10,15 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::{Env, Error, config::import_toml};
+use toolcrib::{Env, Error, cli_support::foreign_files, config::import_toml};
 
 use crate::cli::{context::Context, terminal::ui::Ui};
 
 #[derive(Args)]
 pub(crate) struct Import {
     /// A file (.mcp.json, mcp.json of VS Code, config.toml of Codex) or `codex` or `claude-desktop`.
-    source: String,
+    #[arg(required = false)]
+    source: Option<String>,
     /// Append to this file instead of printing. It must not contain any of these servers yet.
     #[arg(long, value_name = "FILE")]
     write: Option<std::path::PathBuf>,
@@ -25,7 +26,8 @@ pub(crate) struct Import {
 
 impl Import {
     pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let (text, notes) = import_toml(&self.source, &Env::process())?;
+        let Some(source) = &self.source else { return Err(without_source().into()) };
+        let (text, notes) = import_toml(source, &Env::process())?;
         if context.ui.json && self.write.is_none() {
             Ui::json(json!({"schema": 1, "toml": text, "notes": notes}));
             return Ok(ExitCode::SUCCESS);
@@ -41,6 +43,18 @@ impl Import {
         context.ui.status("Wrote", file.display().to_string());
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Says which file of this folder `import` could read.
+fn without_source() -> Error {
+    let found = foreign_files(Env::process().folder());
+    let mut commands = found.iter().map(|file| format!("toolcrib import {} > servers.toml", file.display()));
+    let help = match commands.next() {
+        Some(first) => std::iter::once(first).chain(commands).collect::<Vec<_>>().join(", or "),
+        None => "name a file, such as .mcp.json, or a client: toolcrib import claude-desktop > servers.toml"
+            .to_owned(),
+    };
+    Error::input("`import` reads the file of another program, and none is named", Some(help))
 }
 
 /// Adds the servers to a file, unless it has one of them.

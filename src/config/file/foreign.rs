@@ -74,7 +74,7 @@ pub(super) fn admit(file: &Path, origin: &SourceLocation) -> Result<()> {
 }
 
 /// The files of other programs in a folder.
-pub(super) fn files_in(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_in(folder: &Path) -> Vec<PathBuf> {
     FILES.iter().filter(|file| folder.join(file).is_file()).map(PathBuf::from).collect()
 }
 

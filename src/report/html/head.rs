@@ -15,12 +15,18 @@ use crate::{
     text::{counted, cut, rounded_count as count},
 };
 
-/// What a run is called: the file of its tasks, and its model.
-pub(crate) fn title(tasks_file: Option<&str>, tasks: usize, model: Option<&str>) -> String {
+/// What a run is called: the file of its tasks or its question, and its model.
+pub(crate) fn title(
+    tasks_file: Option<&str>,
+    question: Option<&str>,
+    tasks: usize,
+    model: Option<&str>,
+) -> String {
     let file = tasks_file.map(|file| file.rsplit('/').next().unwrap_or(file));
     let tasks = match file {
         Some("-") => "stdin".to_owned(),
         Some(file) => cut(file, 60),
+        None if question.is_some() => cut(question.unwrap_or_default(), 80),
         None if tasks == 1 => "one task".to_owned(),
         None => counted(tasks, "task"),
     };
@@ -33,7 +39,7 @@ pub(crate) fn title(tasks_file: Option<&str>, tasks: usize, model: Option<&str>)
 /// What the run in `run` is called.
 pub(crate) fn title_of(run: &RunFolder) -> String {
     let text = |key: &str| run.manifest[key].as_str();
-    title(text("tasks_file"), run.tasks_total / samples::per_task(run), text("model"))
+    title(text("tasks_file"), text("question"), run.tasks_total / samples::per_task(run), text("model"))
 }
 
 /// All of it; `ended` tasks have ended. `state` is that of a run whose files are read while it may go on.
@@ -132,9 +138,9 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
     };
     cards.push(tasks.more(Some(format!("{} at once", run.jobs))));
     let took = if state == Some(RunState::Running) { "so far" } else { "run time" };
-    let paused = run.paused_ms();
-    let paused = (paused > 0.0).then(|| format!("without {} interrupted", time(paused)));
-    cards.push(card(time(run.wall_ms), took).more(paused));
+    let interrupted = run.interrupted_ms();
+    let without = (interrupted > 0.0).then(|| format!("without {} interrupted", time(interrupted)));
+    cards.push(card(time(run.wall_ms), took).more(without));
     if run.wall_ms > 0.0 && ended > 0 {
         cards.push(card(format!("{:.1}", ended as f64 / (run.wall_ms / 60e3)), "tasks a minute"));
     }
@@ -215,10 +221,11 @@ mod tests {
 
     #[test]
     fn a_run_is_called_by_its_tasks_and_its_model() {
-        assert_eq!(title(Some("sets/gsm8k.jsonl"), 100, Some("m")), "gsm8k.jsonl \u{b7} m");
-        assert_eq!(title(None, 1, Some("m")), "one task \u{b7} m");
-        assert_eq!(title(Some("-"), 3, None), "stdin");
-        assert_eq!(title(None, 8, None), "8 tasks");
+        assert_eq!(title(Some("sets/gsm8k.jsonl"), None, 100, Some("m")), "gsm8k.jsonl \u{b7} m");
+        assert_eq!(title(None, None, 1, Some("m")), "one task \u{b7} m");
+        assert_eq!(title(None, Some("What is 2^200?"), 1, Some("m")), "What is 2^200? \u{b7} m");
+        assert_eq!(title(Some("-"), None, 3, None), "stdin");
+        assert_eq!(title(None, None, 8, None), "8 tasks");
     }
 
     #[test]

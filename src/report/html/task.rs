@@ -90,7 +90,7 @@ pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> String {
     }
     term("tokens", &words::tokens(&line.tokens).unwrap_or_default());
     if let Some(resumed) = &line.resumed {
-        term("interrupted", &words::resumed(resumed));
+        term("continued", &words::resumed(resumed));
     }
     text.push_str("</dl>\n");
     text.push_str(&waterfall(task, room.rows));

@@ -111,20 +111,25 @@ fn servers(run: &RunFolder, axis: &Axis) -> String {
 
 /// A line for each time in which nobody worked on the run, with how long it was: they take no room on the axis.
 pub(in crate::report) fn pauses(run: &RunFolder, axis: &Axis) -> String {
-    let mut marks: Vec<(f64, f64)> = Vec::new();
-    for RunPause { ended_ms, took_ms } in &run.pauses {
-        let at = percent(run.working_ms(*ended_ms), axis.span) / 100.0;
+    let mut marks: Vec<(f64, RunPause)> = Vec::new();
+    for pause in &run.pauses {
+        let at = percent(run.working_ms(pause.ended_ms), axis.span) / 100.0;
         match marks.last_mut() {
-            // There is no room for the words of both.
-            Some((last, took)) if at - *last < 0.02 => *took += took_ms,
-            _ => marks.push((at, *took_ms)),
+            // There is no room for the words of both: an interruption tells more.
+            Some((last, told)) if at - *last < 0.02 => match (told.after_end, pause.after_end) {
+                (false, true) => {}
+                (true, false) => *told = *pause,
+                _ => told.took_ms += pause.took_ms,
+            },
+            _ => marks.push((at, *pause)),
         }
     }
-    let mark = |(at, took): &(f64, f64)| {
+    let mark = |(at, pause): &(f64, RunPause)| {
         let side = if *at > 0.5 { " end" } else { "" };
+        let words = if pause.after_end { "after its end" } else { "interrupted" };
         format!(
-            "<div class=\"pause{side}\" style=\"--at:{at:.4}\"><span>{} interrupted</span></div>",
-            time(*took)
+            "<div class=\"pause{side}\" style=\"--at:{at:.4}\"><span>{} {words}</span></div>",
+            time(pause.took_ms)
         )
     };
     marks.iter().take(PAUSES).map(mark).collect()

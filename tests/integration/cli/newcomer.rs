@@ -102,6 +102,48 @@ fn files_of_other_programs_lead_to_import() {
 }
 
 #[test]
+fn an_import_of_nothing_names_the_command() {
+    let bench = Bench::new(CLOCK);
+    let said = err(&bench.run(&["import"]));
+    assert!(said.contains("none is named") && said.contains("toolcrib import claude-desktop"), "{said}");
+    bench.file(".mcp.json", "{}");
+    let output = bench.run(&["import"]);
+    let said = err(&output);
+    assert!(code(&output) == 2 && said.contains("toolcrib import .mcp.json > servers.toml"), "{said}");
+}
+
+#[test]
+fn calls_and_questions_are_understood_or_led_on() {
+    let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n");
+    let call = bench.run(&["call", "calc__evaluate", "expression=1+2"]);
+    assert_eq!((code(&call), out(&call).trim()), (0, "3"), "{}", err(&call));
+    let apart = bench.run(&["call", "calc", "evaluate", "expression=1"]);
+    let said = err(&apart);
+    assert!(code(&apart) == 2 && said.contains("did you mean `toolcrib call calc.evaluate`?"), "{said}");
+    let split = bench.run(&["run", "What", "is", "2"]);
+    let said = err(&split);
+    assert!(code(&split) == 2 && said.contains("in quotes: toolcrib run \"What is 2\""), "{said}");
+    let help = out(&bench.run(&["run", "--help"]));
+    assert!(help.contains("run [OPTIONS] <TASKS>\n"), "{help}");
+}
+
+#[test]
+fn a_taken_port_names_the_option() {
+    let bench = Bench::new(CLOCK);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, option) in [
+        (&["serve", "--http", &port][..], "another address with --http PORT|ADDRESS"),
+        (&["view", ".", "--port", &port], "another address with --port N"),
+        (&["run", "Hm?", "--metrics", &port], "another address with --metrics PORT|ADDRESS"),
+    ] {
+        let output = bench.run(arguments);
+        let said = err(&output);
+        assert!(code(&output) == 1 && said.contains(option), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_check_with_nothing_ready_exits_4() {
     let bench = Bench::new("[servers.a]\ncommand = \"/nowhere/a\"\n");
     assert_eq!(code(&bench.run(&["check"])), 4);

@@ -78,3 +78,23 @@ fn runs_that_can_hardly_be_compared_say_so() {
     let same = out(&bench.run(&["diff", &one, &one]));
     assert!(!same.contains("profile") && !same.contains("nothing can be compared"), "{same}");
 }
+
+#[test]
+fn a_smaller_run_that_errored_does_not_stand_in_for_the_last() {
+    let bench = Bench::new("");
+    let task = |id: &str| json!({"id": id, "input": "which?", "target": "red"}).to_string();
+    bench.file("tasks.jsonl", &[task("a"), task("b")].join("\n"));
+    let (red, green) = (run(&bench, "red"), run(&bench, "green"));
+    bench.file("model.toml", "[[steps]]\nwhen = { role = \"user\", contains = \"other\" }\nsay = \"red\"\n");
+    let errored =
+        bench.run(&["--json", "run", "tasks.jsonl", "--limit", "1", "--model", "script:model.toml"]);
+    assert_eq!(code(&errored), 101, "{}", err(&errored));
+    let document: Value = serde_json::from_str(&out(&errored)).unwrap();
+    let errored = document["run"].as_str().unwrap();
+    let latest = bench.run(&["diff"]);
+    assert_eq!(out(&latest), out(&bench.run(&["diff", &red, &green])), "{}", err(&latest));
+    assert!(err(&latest).contains(&format!("toolcrib diff RUN_A {errored}")), "{}", err(&latest));
+    // Of tasks of which none was judged twice nothing can be said.
+    let text = out(&bench.run(&["diff", errored, &red]));
+    assert!(text.contains("no task was judged in both") && !text.contains("ended the same"), "{text}");
+}

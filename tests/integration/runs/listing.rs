@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     model_server::{Model, say},
-    program::{Bench, Running, code, err, out},
+    program::{Bench, Running, SECRET, code, err, out},
 };
 
 const CONFIG: &str = "[servers.fix]\ncommand = FIXTURE\n[llm]\nmodel = \"script:model.toml\"\n";
@@ -78,6 +78,26 @@ fn runs_are_listed_shown_and_removed() {
     let all = bench.run(&["runs", "rm", "--older-than", "1ms", "--yes"]);
     assert!(code(&all) == 0 && list(&bench).is_empty(), "{}", err(&all));
     assert!(fs::read_dir(bench.0.path().join("runs")).unwrap().next().is_none());
+}
+
+#[test]
+fn a_run_of_one_question_is_listed_by_it() {
+    let bench = Bench::new(&CONFIG.replace("FIXTURE\n", "FIXTURE\nenv = { GIVEN = \"${PLANTED_TOKEN}\" }\n"));
+    bench.file("model.toml", MODEL);
+    let question = format!("What is\n  the sum of 1 and 1? {SECRET} {}", "and then ".repeat(40));
+    let run = bench.run(&["run", &question]);
+    assert_eq!(code(&run), 0, "{}", err(&run));
+    let told = list(&bench)[0]["question"].as_str().unwrap().to_owned();
+    assert!(
+        told.starts_with("What is the sum of 1 and 1? **** and then ") && told.ends_with("..."),
+        "{told}"
+    );
+    assert_eq!(told.chars().count(), 200);
+    let table = out(&bench.run(&["runs"]));
+    assert!(table.contains("\"What is the sum of 1 and 1? ****"), "{table}");
+    let folder = bench.0.path().join("runs").join(list(&bench)[0]["run"].as_str().unwrap());
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(page.contains("<title>What is the sum of 1 and 1? ****"), "{page}");
 }
 
 #[test]

@@ -125,3 +125,33 @@ fn a_slow_task_is_named_with_what_it_waits_for() {
     assert!(code(&output) == 0 && (2..=3).contains(&lines.len()), "{}", err(&output));
     assert!(lines[0].contains("] long  turn 0: waits ") && lines[0].ends_with(" for fix.sleep"), "{lines:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_taken_up_again_counts_what_is_left() {
+    let (url, _, _tasks) = &model(&[503, 200, 400, 400, 400, 200, 503]).await;
+    let bench = bench(&[url]);
+    let task = |n: usize| json!({"id": format!("t{n}"), "input": "Is it?", "target": "yes"}).to_string();
+    bench.file("tasks.jsonl", &(0..5).map(task).collect::<Vec<_>>().join("\n"));
+    let run = |arguments: &[&str]| tokio::task::block_in_place(|| bench.run(arguments));
+    let first = run(&["run", "tasks.jsonl", "-j", "1"]);
+    assert!(err(&first).contains("Running 5 tasks, 1 at once: 5 waves"), "{}", err(&first));
+    assert!(err(&first).contains("2 passed, 0 failed, 3 errored"), "{}", err(&first));
+    let text = err(&run(&["run", "tasks.jsonl", "-j", "2", "--retry-errored"]));
+    for part in [
+        "Running 3 of 5 tasks, 2 at once: 2 waves",
+        "Requests since the run was continued: 3 to the model",
+        ", 1 retry\n",
+        "Retried in the whole run: model requests 2 times: 2 after 503",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The time between was none of an interruption: the run had finished.
+    let listed: Value = serde_json::from_str(&out(&run(&["--json", "runs"]))).unwrap();
+    let listed = &listed["runs"][0];
+    assert!(listed["interrupted_ms"] == 0.0 && listed["paused_ms"].as_f64() > Some(0.0), "{listed}");
+    let shown = out(&run(&["runs", "show"]));
+    assert!(!shown.contains("interrupted"), "{shown}");
+    let folder = bench.0.path().join("runs").join(listed["run"].as_str().unwrap());
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(!page.contains("interrupted<") && page.contains(" after its end</span>"), "{page}");
+}
