@@ -199,7 +199,7 @@ fn notes(run: &RunFolder, state: Option<RunState>) -> String {
             notes.push("The budget of the run was used up before its end.".to_owned());
         }
         (Some(RunEnd::Stopped), _) => {
-            notes.push("The run was stopped before its end: the same command continues it.".to_owned());
+            notes.push("The run was stopped before its end. The same command continues it.".to_owned());
         }
         (None, Some(_)) => notes.push("The run was killed: the same command continues it.".to_owned()),
         (None, None) => notes.push("The run has no end: it was killed, or is still running.".to_owned()),

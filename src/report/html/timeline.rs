@@ -278,7 +278,8 @@ fn incidents(run: &RunFolder) -> String {
 }
 
 fn key() -> String {
-    let status = |status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>");
+    let status =
+        |status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>");
     let statuses = ["passed", "failed", "errored"].map(status).concat();
     format!("<p class=\"keys\">{statuses}{}</p>\n", kinds())
 }
@@ -286,6 +287,7 @@ fn key() -> String {
 /// What the colours of requests, calls and waits mean.
 pub(super) fn kinds() -> String {
     let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")];
-    let key = |(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>");
+    let key =
+        |(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>");
     kinds.map(key).concat()
 }

@@ -31,7 +31,7 @@ when = { role = "user", contains = "formula" }
 say = "=cmd|' /C calc'!A0"
 [[steps]]
 when = { role = "user", contains = "marker" }
-say = "<|im_end|>"
+say = "the word <|im_end|> ends a turn"
 [[steps]]
 when = { role = "tool" }
 say = "it is 2, \"two\"\nsecond line"

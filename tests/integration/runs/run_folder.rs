@@ -255,7 +255,7 @@ fn an_interrupted_run_records_calls_in_flight() {
             let output = bench.run(&["report"]);
             assert_eq!(code(&output), 0, "{}", err(&output));
             let page = fs::read_to_string(run_dir(&bench).unwrap().join("report.html")).unwrap();
-            assert!(page.contains("it was killed, or it goes on") && page.contains("no end"));
+            assert!(page.contains("it was killed, or is still running") && page.contains("no end"));
         }
     }
 }

@@ -224,7 +224,7 @@ fn the_first_of_two_tools_with_one_name_counts() {
     assert_eq!(code(&bench.run(&["lock"])), 0);
     let verdicts = || {
         let diff = bench.run(&["lock", "--diff"]);
-        let warned = err(&diff).contains("server `one`: it lists the tool `more` more than once");
+        let warned = err(&diff).contains("one: it lists the tool `more` more than once");
         (code(&diff), code(&bench.run(&["call", "--locked", "one.pid"])), warned)
     };
     assert_eq!(verdicts(), (0, 0, false));

@@ -93,7 +93,7 @@ async fn a_user_logs_in_and_out() {
 async fn a_daemon_says_that_a_login_is_missing_and_takes_it() {
     let server = AuthServer::start(Behavior { refreshes: false, ..Behavior::default() }).await;
     let crib = crib(&server);
-    crib.ok(&["up", "-d"]);
+    assert_eq!(code(&crib.run(&["up", "-d"])), 4, "nothing is ready");
     let ps = out(&crib.run(&["ps", "--wide"]));
     assert!(ps.contains("asks for authorization") && ps.contains("toolcrib login guarded"), "{ps}");
     log_in(&crib, &[]).await;
