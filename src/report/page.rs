@@ -2,6 +2,7 @@
 //! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
 //! out again.
 
+pub mod cards;
 pub mod start_advice;
 pub mod start_chart;
 

@@ -8,7 +8,7 @@ use crate::{
         figures::{Figures, STATUSES, status_words},
         folder::RunFolder,
         listing::RunState,
-        page::escape,
+        page::{cards::Card, escape},
         words,
     },
     run_files::RunEnd,
@@ -75,35 +75,6 @@ fn date(at: &str) -> String {
     read.map_or_else(|_| at.to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
-/// A figure with what it is and what belongs to it.
-struct Card {
-    class: &'static str,
-    figure: String,
-    what: String,
-    more: Option<String>,
-}
-
-fn card(figure: String, what: impl Into<String>) -> Card {
-    Card { class: "", figure, what: what.into(), more: None }
-}
-
-impl Card {
-    fn more(self, more: Option<String>) -> Self {
-        Self { more, ..self }
-    }
-
-    fn html(&self) -> String {
-        let more = self.more.as_ref().map(|more| format!("<small>{}</small>", escape(more)));
-        format!(
-            "<li class=\"{}\"><b>{}</b><span>{}</span>{}</li>\n",
-            self.class,
-            escape(&self.figure),
-            escape(&self.what),
-            more.unwrap_or_default()
-        )
-    }
-}
-
 fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> String {
     let mut cards = Vec::new();
     let samples = samples::per_task(run);
@@ -114,7 +85,7 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
         let interval =
             (samples == 1).then(|| format!("95 % interval {} to {}", percent(rate.low), percent(rate.high)));
         let what = format!("of {} passed", counted(judged, "judged task"));
-        cards.push(card(format!("{} %", percent(rate.value)), what).more(interval));
+        cards.push(Card::new(format!("{} %", percent(rate.value)), what).more(interval));
     }
     for (status, n) in STATUSES.iter().zip(figures.counts).filter(|(_, n)| *n > 0) {
         let class = match *status {
@@ -124,14 +95,14 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
             _ => "",
         };
         cards.push(match (*status, state) {
-            ("unfinished", Some(RunState::Running)) => card(n.to_string(), "running"),
-            ("not_begun", Some(RunState::Running)) => card(n.to_string(), "waiting"),
-            _ => Card { class, ..card(format!("{} {n}", sign(status)), status_words(status)) },
+            ("unfinished", Some(RunState::Running)) => Card::new(n.to_string(), "running"),
+            ("not_begun", Some(RunState::Running)) => Card::new(n.to_string(), "waiting"),
+            _ => Card { class, ..Card::new(format!("{} {n}", sign(status)), status_words(status)) },
         });
     }
     let tasks = match samples {
-        1 => card(run.tasks_total.to_string(), if run.tasks_total == 1 { "task" } else { "tasks" }),
-        samples => card(
+        1 => Card::new(run.tasks_total.to_string(), if run.tasks_total == 1 { "task" } else { "tasks" }),
+        samples => Card::new(
             run.tasks_total.to_string(),
             format!("samples of {}", counted(run.tasks_total / samples, "task")),
         ),
@@ -140,15 +111,15 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
     let took = if state == Some(RunState::Running) { "so far" } else { "run time" };
     let interrupted = run.interrupted_ms();
     let without = (interrupted > 0.0).then(|| format!("without {} interrupted", time(interrupted)));
-    cards.push(card(time(run.wall_ms), took).more(without));
+    cards.push(Card::new(time(run.wall_ms), took).more(without));
     if run.wall_ms > 0.0 && ended > 0 {
-        cards.push(card(format!("{:.1}", ended as f64 / (run.wall_ms / 60e3)), "tasks a minute"));
+        cards.push(Card::new(format!("{:.1}", ended as f64 / (run.wall_ms / 60e3)), "tasks a minute"));
     }
     if figures.tokens.total() > 0 {
-        cards.push(card(count(figures.tokens.total()), "tokens").more(words::tokens(&figures.tokens)));
-        cards.extend(figures.cost_usd.map(|cost| card(format!("${cost:.2}"), "cost")));
+        cards.push(Card::new(count(figures.tokens.total()), "tokens").more(words::tokens(&figures.tokens)));
+        cards.extend(figures.cost_usd.map(|cost| Card::new(format!("${cost:.2}"), "cost")));
     }
-    format!("<ul class=\"cards\">\n{}</ul>\n", cards.iter().map(Card::html).collect::<String>())
+    Card::list(&cards)
 }
 
 /// How many of all tasks ended in which way, as a bar, and where the run goes on how far it is.

@@ -8,7 +8,9 @@ use super::{
 use toolcrib::cli_support::{
     counted,
     page::{
-        self, escape,
+        self,
+        cards::Card,
+        escape,
         start_advice::advice,
         start_chart::{End, Picture, legend, svg_to_scale},
         with_code,
@@ -66,23 +68,20 @@ fn figure(mode: &ModeRow, picture: &Picture, span: f64) -> String {
 /// The result of the measurement in figures.
 fn cards(document: &Document, main: &ModeRow) -> String {
     let wall = main.wall_ms.median;
-    let mut cards = vec![(time(wall), format!("until all are ready, mode {}", main.mode))];
+    let mut cards = vec![Card::new(time(wall), format!("until all are ready, mode {}", main.mode))];
     let sequential = document.mode("sequential").filter(|mode| mode.mode != main.mode);
     if let Some(sequential) = sequential.and_then(|mode| mode.wall_ms.median) {
-        cards.push((time(Some(sequential)), "one after the other".to_owned()));
+        cards.push(Card::new(time(Some(sequential)), "one after the other"));
         if let Some(wall) = wall.filter(|wall| *wall > 0.0) {
-            cards.push((format!("{:.1} times", sequential / wall), "as fast".to_owned()));
+            cards.push(Card::new(format!("{:.1} times", sequential / wall), "as fast"));
         }
     }
     let least = format!("shortest possible: {}", document.bottleneck);
-    cards.push((time(Some(document.lower_bound_ms)), least));
-    cards.push((time(Some(main.cpu_ms)), format!("CPU, on {}", counted(document.cores, "core"))));
-    cards.push((mebibytes(main.peak_rss_bytes), "memory of the servers".to_owned()));
-    cards.push((mebibytes(main.own_rss_bytes), "memory of toolcrib".to_owned()));
-    let card = |(figure, what): (String, String)| {
-        format!("<li><b>{}</b><span>{}</span></li>\n", escape(&figure), escape(&what))
-    };
-    format!("<ul class=\"cards\">\n{}</ul>\n", cards.into_iter().map(card).collect::<String>())
+    cards.push(Card::new(time(Some(document.lower_bound_ms)), least));
+    cards.push(Card::new(time(Some(main.cpu_ms)), format!("CPU, on {}", counted(document.cores, "core"))));
+    cards.push(Card::new(mebibytes(main.peak_rss_bytes), "memory of the servers"));
+    cards.push(Card::new(mebibytes(main.own_rss_bytes), "memory of toolcrib"));
+    Card::list(&cards)
 }
 
 fn failures(picture: &Picture) -> String {
