@@ -233,11 +233,9 @@ fn by_interest(a: &TaskRow, b: &TaskRow) -> Ordering {
 }
 
 fn table(body: &str, query: &TaskQuery) -> String {
-    let head = |&(name, can_be_sorted_by): &(&str, bool)| {
-        if !can_be_sorted_by {
-            return html::column(name, "", name);
-        }
-        let order = match (query.sort == Sort::named(name).unwrap_or_default(), query.descending) {
+    let head = |name: &&str| {
+        let Some(sort) = Sort::named(name) else { return html::column(name, "", name) };
+        let order = match (query.sort == sort, query.descending) {
             (false, _) => "",
             (true, true) => " aria-sort=\"descending\"",
             (true, false) => " aria-sort=\"ascending\"",

@@ -19,9 +19,12 @@ const EXPECTED: &str = "class=\"words expected\" data-head=\"expected\"";
 /// Rows of what went wrong.
 pub(in crate::report) const FAILURES: usize = 12;
 
+/// The place of what did not go wrong.
+const FINE: u8 = 3;
+
 /// Whether a task with this status went wrong.
 pub(in crate::report) fn went_wrong(status: &str) -> bool {
-    matches!(status, "errored" | "failed" | "unfinished")
+    rank(status) < FINE
 }
 
 /// What went wrong first, then what took longest: the place of a status.
@@ -30,7 +33,7 @@ pub(in crate::report) fn rank(status: &str) -> u8 {
         "errored" => 0,
         "unfinished" => 1,
         "failed" => 2,
-        _ => 3,
+        _ => FINE,
     }
 }
 
@@ -158,18 +161,18 @@ pub(in crate::report) fn failures(figures: &Figures, rows: &[String], all: usize
     html
 }
 
-/// The heads of the table of tasks: each with its words, and what it is called where it can be sorted by.
-pub(in crate::report) const COLUMNS: [(&str, bool); 10] = [
-    ("task", true),
-    ("status", true),
-    ("took", true),
-    ("turns", true),
-    ("calls", true),
-    ("errors", true),
-    ("retries", true),
-    ("tokens", true),
-    ("expected", false),
-    ("answer or error", false),
+/// The heads of the table of tasks.
+pub(in crate::report) const COLUMNS: [&str; 10] = [
+    "task",
+    "status",
+    "took",
+    "turns",
+    "calls",
+    "errors",
+    "retries",
+    "tokens",
+    "expected",
+    "answer or error",
 ];
 
 fn cells<'a>(task: &'a RunTask, anchor: &'a str, link: Option<&'a str>) -> TaskCells<'a> {
@@ -194,10 +197,13 @@ fn anchors(rows: &[&RunTask], told: &HashSet<String>) -> Vec<(String, Option<Str
 /// What went wrong in a run; `rows` are its tasks, the worst first.
 pub(super) fn failed_tasks(figures: &Figures, rows: &[&RunTask], told: &HashSet<String>) -> String {
     let rows: Vec<&RunTask> = rows.iter().copied().filter(|task| went_wrong(&task.status)).collect();
-    let anchors = anchors(&rows, told);
-    let first = rows.iter().zip(&anchors).take(FAILURES);
-    let first: Vec<String> =
-        first.map(|(task, (anchor, link))| cells(task, anchor, link.as_deref()).failure()).collect();
+    let shown = &rows[..rows.len().min(FAILURES)];
+    let anchors = anchors(shown, told);
+    let first: Vec<String> = shown
+        .iter()
+        .zip(&anchors)
+        .map(|(task, (anchor, link))| cells(task, anchor, link.as_deref()).failure())
+        .collect();
     failures(figures, &first, rows.len())
 }
 
@@ -216,7 +222,7 @@ pub(super) fn table(run: &RunFolder, rows: &[&RunTask], told: &HashSet<String>) 
             "<p class=\"soft\">{n} more are in <code>results.jsonl</code>: what went wrong or took longest is here.</p>\n"
         ),
     };
-    let heads: String = COLUMNS.iter().map(|(name, _)| column(name, "", name)).collect();
+    let heads: String = COLUMNS.iter().map(|name| column(name, "", name)).collect();
     format!(
         "<h2>All tasks</h2>\n<div id=\"filter\"></div>\n<div class=\"scroll\">{}</div>\n{note}",
         table_of(&heads, &body)

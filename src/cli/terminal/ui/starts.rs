@@ -1,4 +1,4 @@
-//! What is shown of the start of a server.
+//! Lines about the start of a server.
 
 use std::time::{Duration, SystemTime};
 
