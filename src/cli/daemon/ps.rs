@@ -19,14 +19,12 @@ use crate::cli::{
     terminal::ui::{Ui, millis},
 };
 
-/// Columns of a line.
-const WIDTH: usize = 100;
 /// Between two looks.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct Ps {
-    /// Do not cut notes to fit 100 columns. Without a terminal they are never cut.
+    /// Leave out no column and cut no note to fit the terminal. Elsewhere nothing is cut.
     #[arg(long)]
     wide: bool,
     /// Refresh every second, until Ctrl-C.
@@ -39,7 +37,7 @@ pub(crate) struct Ps {
 
 impl Ps {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let width = if self.wide || !Ui::is_terminal() { usize::MAX } else { WIDTH };
+        let width = if self.wide { None } else { Ui::width() };
         #[cfg(feature = "nats")]
         if self.store.is_given() {
             return context.in_runtime(workers::ps::run(context, &self.store, self.watch, width));
@@ -82,7 +80,7 @@ impl DaemonLook {
     }
 
     /// The table.
-    pub(crate) fn lines(&mut self, width: usize) -> toolcrib::Result<Vec<String>> {
+    pub(crate) fn lines(&mut self, width: Option<usize>) -> toolcrib::Result<Vec<String>> {
         let (status, sample) = self.look()?;
         let lines = lines(self.daemon.greeting(), &status, &sample, self.before.as_ref(), width);
         self.before = Some(sample);

@@ -95,7 +95,7 @@ pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<ExitCode> {
         while looked.elapsed() < EVERY {
             let drawn = screen.0.draw(|frame| {
                 let width = usize::from(frame.area().width);
-                let text = lines(daemon.greeting(), &status, &sample, before.as_ref(), width);
+                let text = lines(daemon.greeting(), &status, &sample, before.as_ref(), Some(width));
                 draw(frame, &status, text, &tail);
             });
             drawn.map_err(lost)?;

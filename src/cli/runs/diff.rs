@@ -12,7 +12,7 @@ use toolcrib::{
 use crate::cli::{
     context::Context,
     terminal::{
-        columns::{self, Fit},
+        columns::{self, Fit, LEAST},
         ui::{Ui, counted, seconds},
     },
 };
@@ -107,7 +107,7 @@ fn show(comparison: &RunComparison) {
     let RunComparison { before, after, paired_test: test, .. } = comparison;
     let head = [String::new(), before.run.clone(), after.run.clone(), String::new()];
     let rows: Vec<[String; 4]> = std::iter::once(head).chain(comparison.figures()).collect();
-    let fit = Fit { width: Ui::width(), drop: &[], cut: &[1, 2] };
+    let fit = Fit { width: Ui::width(), drop: &[], cut: &[1, 2], least: LEAST };
     for line in columns::fitted(&rows, &[1, 2, 3], &fit) {
         Ui::data(line);
     }
@@ -136,7 +136,7 @@ fn show(comparison: &RunComparison) {
             continue;
         }
         Ui::data("");
-        let fit = Fit { width: Ui::width(), drop: &[4, 3], cut: &[1, 2] };
+        let fit = Fit { width: Ui::width(), drop: &[4, 3], cut: &[1, 2], least: LEAST };
         for line in columns::fitted(&rows, &[], &fit) {
             Ui::data(line);
         }

@@ -23,7 +23,7 @@ use crate::cli::workers::StoredRuns;
 use crate::cli::{
     context::Context,
     terminal::{
-        columns::{self, Fit},
+        columns::{self, Fit, LEAST},
         output,
         ui::{Ui, counted, seconds, some_time},
     },
@@ -124,7 +124,7 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
     });
     let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     // Where the terminal is narrow: first without tokens, then without counts that follow from others.
-    let fit = Fit { width: Ui::width(), drop: &[9, 3, 6, 2], cut: &[10, 11] };
+    let fit = Fit { width: Ui::width(), drop: &[9, 3, 6, 2], cut: &[10, 11], least: LEAST };
     for line in columns::fitted(&rows, &[3, 4, 5, 6, 7, 8, 9], &fit) {
         Ui::data(line);
     }

@@ -196,6 +196,13 @@ pub(crate) fn details(totals: &Totals, continued: bool) -> Vec<(&'static str, St
     if parts.len() > 1 {
         details.push(("time spent", parts.join("  ")));
     }
+    if queue > 0.1 * all {
+        let why = match totals.retries.is_empty() {
+            true => "the limits of [llm] let no more requests go at once",
+            false => "after failures fewer requests go to the endpoint at once, within the limits of [llm]",
+        };
+        details.push(("Queue", why.to_owned()));
+    }
     details
 }
 

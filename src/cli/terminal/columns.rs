@@ -4,8 +4,8 @@ use toolcrib::cli_support::cut;
 
 use super::output;
 
-/// The least width of a column whose cells may be cut.
-const LEAST: usize = 12;
+/// What most tables take for [`Fit::least`].
+pub(crate) const LEAST: usize = 12;
 /// Between two columns.
 const GAP: usize = 2;
 
@@ -17,11 +17,13 @@ pub(crate) struct Fit<'a> {
     pub(crate) drop: &'a [usize],
     /// The columns whose cells may be cut, the first one last.
     pub(crate) cut: &'a [usize],
+    /// The least width of these.
+    pub(crate) least: usize,
 }
 
 /// The rows as lines, the columns in `right` (by number) aligned to the right.
 pub(crate) fn lines<const N: usize>(rows: &[[String; N]], right: &[usize]) -> Vec<String> {
-    fitted(rows, right, &Fit { width: None, drop: &[], cut: &[] })
+    fitted(rows, right, &Fit { width: None, drop: &[], cut: &[], least: LEAST })
 }
 
 /// The same in a terminal that may be too narrow for all of it.
@@ -51,7 +53,7 @@ fn narrow(widths: &mut [usize], kept: &mut Vec<usize>, width: usize, fit: &Fit<'
         kept.iter().map(|column| of(*column) + GAP).sum::<usize>().saturating_sub(GAP)
     };
     let least = |column: usize| {
-        if fit.cut.contains(&column) { widths[column].min(LEAST) } else { widths[column] }
+        if fit.cut.contains(&column) { widths[column].min(fit.least) } else { widths[column] }
     };
     for column in fit.drop {
         if sum(kept, &least) <= width {
@@ -61,7 +63,7 @@ fn narrow(widths: &mut [usize], kept: &mut Vec<usize>, width: usize, fit: &Fit<'
     }
     for column in fit.cut.iter().rev().filter(|column| kept.contains(column)) {
         let over = sum(kept, &|column| widths[column]).saturating_sub(width);
-        widths[*column] -= over.min(widths[*column].saturating_sub(LEAST));
+        widths[*column] -= over.min(widths[*column].saturating_sub(fit.least));
     }
 }
 
@@ -113,7 +115,8 @@ mod tests {
     fn a_narrow_terminal_leaves_out_columns_and_cuts_cells() {
         let rows = [["RUN", "TASKS", "TOOK", "MODEL"], ["0f3a", "7", "1.20s", "a-model-with-a-long-name"]];
         let rows = rows.map(|row| row.map(str::to_owned));
-        let at = |width| fitted(&rows, &[1], &Fit { width: Some(width), drop: &[2, 1], cut: &[3] });
+        let at =
+            |width| fitted(&rows, &[1], &Fit { width: Some(width), drop: &[2, 1], cut: &[3], least: LEAST });
         assert_eq!(at(80)[1], "0f3a      7  1.20s  a-model-with-a-long-name");
         assert_eq!(at(40)[1], "0f3a      7  1.20s  a-model-with-a-lo...");
         assert_eq!(at(30), ["RUN   TASKS  MODEL", "0f3a      7  a-model-with-a..."]);

@@ -23,7 +23,7 @@ pub(crate) async fn run(
     context: &Context<'_>,
     store: &StoreChoice,
     watch: bool,
-    width: usize,
+    width: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
     let mut daemon = DaemonLook::of_running(context)?;
     let queue = match (store.connect_existing().await, &mut daemon) {
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     }
 }
 
-fn text(workers: &[WorkerInfo], runs: &[StoredRun], width: usize) -> Vec<String> {
+fn text(workers: &[WorkerInfo], runs: &[StoredRun], width: Option<usize>) -> Vec<String> {
     let mut lines = Vec::new();
     if workers.is_empty() {
         lines.push("no worker is at work: start some with toolcrib worker".to_owned());
@@ -119,7 +119,7 @@ fn servers(worker: &WorkerInfo) -> String {
 }
 
 /// The tasks that began first.
-fn task_lines(workers: &[WorkerInfo], width: usize) -> Vec<String> {
+fn task_lines(workers: &[WorkerInfo], width: Option<usize>) -> Vec<String> {
     let of = |worker: &'_ WorkerInfo| format!("{}/{}", worker.host, worker.pid);
     let mut tasks: Vec<(String, &TaskAtWorker)> =
         workers.iter().flat_map(|worker| worker.tasks.iter().map(move |task| (of(worker), task))).collect();
@@ -134,7 +134,7 @@ fn task_lines(workers: &[WorkerInfo], width: usize) -> Vec<String> {
     let head = ["RUN", "TASK", "WORKER", "FOR", "STEP"].map(str::to_owned);
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
     let mut lines: Vec<String> =
-        columns::lines(&rows, &[3]).into_iter().map(|line| cut(&line, width)).collect();
+        columns::lines(&rows, &[3]).into_iter().map(|line| cut(&line, width.unwrap_or(usize::MAX))).collect();
     let all: usize = workers.iter().flat_map(|worker| worker.runs.values()).sum();
     if all > rows.len() - 1 {
         lines.push(format!("and {} more", all - (rows.len() - 1)));

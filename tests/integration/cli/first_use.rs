@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::Output,
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -200,4 +200,24 @@ fn a_bare_program_name_without_path_is_explained() {
     let output = bench.run(&["check"]);
     assert!(err(&output).contains("the environment of the server has no PATH"), "{}", err(&output));
     assert!(!err(&output).contains("install Node.js"), "{}", err(&output));
+}
+
+#[test]
+fn a_narrow_terminal_shows_why_a_server_is_down() {
+    let crib = Crib::new(
+        "[servers.broken]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"echo the disk is full >&2; exit 1\"]\n",
+    );
+    crib.run(&["up", "-d"]);
+    let ps = crib.command(&["ps"]);
+    let words = std::iter::once(ps.get_program()).chain(ps.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let line = format!("stty cols 80 rows 24; exec {}", words.join(" "));
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
+    terminal.envs(ps.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    terminal.current_dir(ps.get_current_dir().unwrap_or(crib.folder()));
+    let told = out(&terminal.output().unwrap());
+    let row = told.lines().find(|line| line.starts_with("broken ")).unwrap_or_else(|| panic!("{told}"));
+    assert!(row.contains("the disk is full") && row.trim_end().chars().count() <= 80, "{told}");
+    assert!(!told.contains("P95"), "{told}");
 }

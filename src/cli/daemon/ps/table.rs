@@ -14,13 +14,18 @@ use toolcrib::{
 
 use toolcrib::cli_support::cut;
 
-use crate::cli::terminal::output;
+use crate::cli::terminal::{
+    columns::{self, Fit},
+    output,
+};
 
 const HEAD: [&str; 15] = [
     "SERVER", "STATE", "PID", "PROCS", "UP", "RST", "TOOLS", "CALLS", "ERR", "P50", "P95", "CPU", "RSS",
     "ERA", "NOTE",
 ];
-/// Letters of a note that are shown however wide the rest is.
+/// The columns that a narrow terminal does without, the first one first.
+const LEFT_OUT: [usize; 12] = [13, 10, 9, 3, 11, 5, 12, 8, 4, 7, 6, 2];
+/// Letters of a note that are shown at least.
 const NOTE: usize = 40;
 
 /// Below this, the kernel's clock ticks (10 ms) say nothing about a share.
@@ -51,36 +56,20 @@ impl Sample {
     }
 }
 
-/// The table and its last line. `width`: columns of a line.
+/// The table and its last line. `width`: columns of a line; where they are too few, the note and why a server is down stay, and
+/// figures are left out.
 pub(crate) fn lines(
     greeting: &Greeting,
     status: &DaemonStatus,
     sample: &Sample,
     before: Option<&Sample>,
-    width: usize,
+    width: Option<usize>,
 ) -> Vec<String> {
     let rows = status.servers.iter().map(|row| cells(row, sample.cpu(before, row)));
-    let rows: Vec<[String; 15]> = rows.map(|cells| cells.map(|cell| output::one_line(&cell))).collect();
-    let longest = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([HEAD[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..HEAD.len()).map(longest).collect();
-    let line = |cells: &[String]| {
-        let mut line = String::new();
-        for (cell, width) in cells.iter().zip(&widths).take(HEAD.len() - 1) {
-            line.push_str(&format!("{cell:<width$}  "));
-        }
-        let room = width.saturating_sub(line.chars().count()).max(NOTE);
-        line.push_str(&cut(&cells[HEAD.len() - 1], room));
-        line.truncate(line.trim_end().len());
-        line
-    };
-    let head = HEAD.map(ToOwned::to_owned);
-    let mut lines = vec![line(&head)];
-    lines.extend(rows.iter().map(|row| line(row)));
-    let templates = status.templates.iter().map(|row| cut(&output::one_line(&template(row)), width));
-    lines.extend(templates);
+    let rows: Vec<[String; 15]> = std::iter::once(HEAD.map(ToOwned::to_owned)).chain(rows).collect();
+    let mut lines = columns::fitted(&rows, &[], &Fit { width, drop: &LEFT_OUT, cut: &[14], least: NOTE });
+    let room = width.unwrap_or(usize::MAX);
+    lines.extend(status.templates.iter().map(|row| cut(&output::one_line(&template(row)), room)));
     lines.push(total(greeting, status));
     lines
 }
