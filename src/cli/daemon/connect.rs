@@ -45,7 +45,7 @@ impl Connect {
             let stream = daemon.into_mcp(self.server.clone())?;
             let lost = |error| Error::io("could not use the socket of the daemon", error);
             let mut from_daemon = reader(stream.try_clone().map_err(lost)?);
-            tell(&relay.go_on(&stream).map_err(lost)?);
+            tell(&relay.go_on(stream).map_err(lost)?);
             client.get_or_insert_with(|| {
                 let relay = relay.clone();
                 thread::spawn(move || relay.pass_client(&mut io::stdin().lock()))

@@ -7,7 +7,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::Deserialize;
@@ -28,7 +28,7 @@ pub(super) struct Relay {
 
 #[derive(Default)]
 struct State {
-    daemon: Option<UnixStream>,
+    daemon: Option<Arc<UnixStream>>,
     /// Counts connections.
     number: u64,
     /// The client has said all.
@@ -107,12 +107,10 @@ impl Relay {
             while state.daemon.is_none() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            let Some(daemon) = state.daemon.as_ref().and_then(|daemon| daemon.try_clone().ok()) else {
-                return;
-            };
+            let Some(daemon) = state.daemon.clone() else { return };
             let (number, opened) = (state.number, state.note(line));
             drop(state);
-            let written = (&daemon).write_all(line).is_ok();
+            let written = (&*daemon).write_all(line).is_ok();
             let mut state = self.state();
             if written {
                 for id in &opened {
@@ -178,7 +176,7 @@ impl Relay {
     ///
     /// # Errors
     /// It does not take it.
-    pub(super) fn go_on(&self, daemon: &UnixStream) -> io::Result<String> {
+    pub(super) fn go_on(&self, daemon: UnixStream) -> io::Result<String> {
         let mut state = self.state();
         let again = state.number > 0;
         let mut news = String::new();
@@ -198,8 +196,7 @@ impl Relay {
                     said.push_str(line);
                 }
             }
-            let mut to_daemon = daemon;
-            to_daemon.write_all(said.as_bytes())?;
+            (&daemon).write_all(said.as_bytes())?;
             if state.initialized.is_some() {
                 for list in ["tools", "prompts", "resources"] {
                     news.push_str(&format!(
@@ -208,11 +205,11 @@ impl Relay {
                 }
             }
         }
-        state.number += 1;
-        state.daemon = Some(daemon.try_clone()?);
         if state.over {
             daemon.shutdown(Shutdown::Write)?;
         }
+        state.number += 1;
+        state.daemon = Some(Arc::new(daemon));
         drop(state);
         self.changed.notify_all();
         Ok(news)
@@ -328,7 +325,7 @@ mod tests {
     fn the_next_daemon_hears_what_the_last_one_was_told() {
         let relay = Relay::default();
         let (mut first, ours) = UnixStream::pair().unwrap();
-        assert_eq!(relay.go_on(&ours).unwrap(), "");
+        assert_eq!(relay.go_on(ours.try_clone().unwrap()).unwrap(), "");
         let said = [
             r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
@@ -347,7 +344,7 @@ mod tests {
             let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}\n");
             relay.pass_daemon(&mut answer.as_bytes(), &mut out);
             assert_eq!(out, answer.as_bytes());
-            relay.state().daemon = Some(ours.try_clone().unwrap());
+            relay.state().daemon = Some(Arc::new(ours.try_clone().unwrap()));
         }
         relay.say(b"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"tools/call\"}\n");
         relay.say(b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\"}\n");
@@ -364,7 +361,7 @@ mod tests {
         );
         assert!(told.contains("outcome unknown"), "{told}");
         let (second, ours) = UnixStream::pair().unwrap();
-        let news = relay.go_on(&ours).unwrap();
+        let news = relay.go_on(ours).unwrap();
         assert!(news.contains("notifications/tools/list_changed") && news.lines().count() == 3, "{news}");
         let mut heard = String::new();
         let mut second = BufReader::new(second);
