@@ -384,7 +384,7 @@ fn pieces_that_cannot_be_read_cost_themselves_alone() {
         json!({"choices": null}),
         json!({"choices": [null]}),
         json!({"choices": [null, {"delta": null}]}),
-        json!({"choices": [null, {"delta": {"content": "4", "tool_calls": [null, "x"]}}]}),
+        json!({"choices": [null, {"delta": {"content": "4", "tool_calls": [null, "x", {}], "function_call": {}}}]}),
         json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}),
     ]);
     for (api, text) in [(LlmApi::Messages, messages), (LlmApi::Responses, responses), (LlmApi::Chat, chat)] {

@@ -102,20 +102,25 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     })
 }
 
-/// The calls of a message, or of a piece of one: a list, or one alone. What is no object asks for nothing.
+/// The calls of a message, or of a piece of one: a list, or one alone. What is no object, or an empty one, asks for nothing: some
+/// servers write their empty list as `{}`.
 fn asked_calls(message: &Value) -> impl Iterator<Item = &Value> {
     let calls = match message.get("tool_calls") {
         Some(Value::Array(calls)) => calls.as_slice(),
         Some(one @ Value::Object(_)) => std::slice::from_ref(one),
         _ => &[],
     };
-    calls.iter().filter(|call| call.is_object())
+    calls.iter().filter(|call| has_members(call))
+}
+
+pub(super) fn has_members(value: &Value) -> bool {
+    value.as_object().is_some_and(|members| !members.is_empty())
 }
 
 fn calls_of(message: &Value, ids: &mut Ids) -> Vec<ToolCall> {
     let no_calls = asked_calls(message).next().is_none();
     // The form before that: one call, without an id.
-    let old = message.get("function_call").filter(|call| call.is_object() && no_calls);
+    let old = message.get("function_call").filter(|call| has_members(call) && no_calls);
     let call = |call: &Value| {
         // Some servers put name and arguments beside the id and not into `function`.
         let function = call.get("function").unwrap_or(call);
@@ -203,8 +208,14 @@ mod tests {
         ]);
         let one = answer(&json!({"tool_calls": {"id": "x", "function": {"name": "a"}}}), &"stop".into());
         assert_eq!(one.tool_calls, [ToolCall::new("x", "a", "{}")]);
-        let none = answer(&json!({"content": "said", "tool_calls": [null, "x"]}), &"stop".into());
-        assert_eq!((none.content.as_str(), none.tool_calls.len(), none.finish), ("said", 0, Finish::Stop));
+        for calls in [json!([null, "x", {}]), json!({}), json!(false), json!("")] {
+            let said = json!({"content": "said", "tool_calls": calls, "function_call": {}});
+            let none = answer(&said, &"stop".into());
+            assert_eq!(
+                (none.content.as_str(), none.tool_calls.len(), none.finish),
+                ("said", 0, Finish::Stop)
+            );
+        }
         let call = json!({"id": "x", "function": {"name": "a"}});
         let split = json!({"choices": [
             {"message": {"content": "I look."}, "finish_reason": "tool_calls"},

@@ -7,7 +7,7 @@ use crate::llm::{
     stream::Delta,
     wire::{
         Parts, RECENT,
-        chat::asked_calls,
+        chat::{asked_calls, has_members},
         content::{self, Content},
         keep, keep_reason, nonempty,
     },
@@ -69,7 +69,7 @@ impl Parts for Pieces {
         for call in asked_calls(delta) {
             self.call(call, tell);
         }
-        if let Some(call) = delta.get("function_call").filter(|call| call.is_object()) {
+        if let Some(call) = delta.get("function_call").filter(|call| has_members(call)) {
             self.old_call(call, tell);
         }
     }
