@@ -45,6 +45,8 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+#[cfg(all(feature = "schema", feature = "agents"))]
+pub(crate) use self::check::{CHECK_STACK, ValueSchema};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,

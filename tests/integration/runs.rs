@@ -5,6 +5,7 @@ mod comparing;
 mod continued;
 mod export;
 mod extraction;
+mod hostile_tasks;
 mod input_files;
 mod judging;
 mod listing;
