@@ -83,6 +83,19 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
+/// The text of a file that a person has named. It may also be a pipe of the shell, whose end is waited for.
+///
+/// # Errors
+/// It cannot be read; it is longer than `limit`, or no UTF-8 ([`ErrorKind::InvalidData`]).
+pub(crate) fn read_named(path: &Path, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(refused(path, &format!("is longer than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
+}
+
 /// The lines of a regular file, one after the other.
 pub(crate) struct BoundedLines {
     file: BufReader<File>,
@@ -161,6 +174,8 @@ mod tests {
         symlink("pipe", at("link to a pipe")).unwrap();
         symlink("/dev/zero", at("zero")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        assert_eq!(read_named(&at("file"), 5).unwrap(), "12345");
+        assert!(read_named(&at("zero"), 99).unwrap_err().to_string().ends_with("is longer than 99 bytes"));
         for name in ["pipe", "link to a pipe", "zero", "socket", "."] {
             let error = open(&at(name)).unwrap_err();
             assert!(error.to_string().ends_with("is not a regular file"), "{name}: {error}");

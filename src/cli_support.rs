@@ -18,6 +18,14 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     crate::error::nearest(typed, known)
 }
 
+/// The text of a file that a person has named, or of a pipe of the shell: 64 MiB at most.
+///
+/// # Errors
+/// It cannot be read, is longer, or is no text.
+pub fn read_named(path: &std::path::Path) -> std::io::Result<String> {
+    crate::bounded::read_named(path, 64 << 20)
+}
+
 /// The error of a name that no server has, as of an unknown tool.
 pub fn unknown_name(message: String, help: String) -> crate::Error {
     crate::error::RemoteError::error(crate::ErrorCode::ToolNotFound, message, Some(help))

@@ -178,10 +178,12 @@ impl TaskReader {
         if self.rules().is_some() {
             return Ok(());
         }
+        let present: std::collections::BTreeSet<String> = task.keys().filter_map(|field| self.key(field)).collect();
         for field in task.keys().filter(|field| self.key(field).is_none()) {
-            let is_near = |key: &&&str| key.len() > 3 && strsim::osa_distance(field, key) == 1;
-            let has = |key: &str| task.keys().any(|field| self.key(field).as_deref() == Some(key));
-            if let Some(near) = TASK.iter().find(is_near).filter(|key| !has(key)) {
+            let is_near = |key: &&&str| {
+                key.len() > 3 && field.len().abs_diff(key.len()) <= 4 && strsim::osa_distance(field, key) == 1
+            };
+            if let Some(near) = TASK.iter().find(is_near).filter(|key| !present.contains(**key)) {
                 return Err(format!(
                     "`{field}` is no key of a task; did you mean `{near}`? (`metadata.{field}` in a table is metadata)"
                 ));

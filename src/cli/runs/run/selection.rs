@@ -10,9 +10,12 @@ use toolcrib::{
     task::DefaultScore,
 };
 
-use crate::cli::terminal::ui::{Ui, counted};
+use crate::cli::{
+    context::Context,
+    terminal::ui::{Ui, counted},
+};
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Selection {
     /// Only the first N tasks, or those from A to B, counted from 1. With --filter, of those that it leaves.
     #[arg(long, value_name = "N|A..B")]
@@ -81,7 +84,18 @@ impl FromStr for Range {
 
 impl Selection {
     /// The tasks of the file that are wanted. `score` is configured for those that name no scorer.
-    pub(crate) fn load(&self, path: &Path, score: Option<DefaultScore>, ui: &Ui) -> Result<TaskSet, Error> {
+    /// They are read on a thread for that: their file may be a pipe, or very long.
+    pub(crate) async fn load(
+        &self,
+        path: &Path,
+        score: Option<DefaultScore>,
+        context: &Context<'_>,
+    ) -> Result<TaskSet, Error> {
+        let (selection, path, ui) = (self.clone(), path.to_owned(), context.ui.clone());
+        context.beside(move || selection.load_now(&path, score, &ui)).await?
+    }
+
+    fn load_now(&self, path: &Path, score: Option<DefaultScore>, ui: &Ui) -> Result<TaskSet, Error> {
         let mut options = TaskFileOptions::default();
         (options.format, options.dialect) = (self.format, self.dialect);
         options.fields = self.fields.clone().unwrap_or_default();
