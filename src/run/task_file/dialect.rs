@@ -114,6 +114,10 @@ pub(super) struct DialectRules {
 pub(super) struct Notes {
     /// What is told, and how many tasks it is true of.
     pub told: IndexMap<String, usize>,
+    /// The notes about fields that are no keys of a task.
+    unknown: HashMap<String, String>,
+    /// Bytes of schemas that were read from files.
+    pub schemas: usize,
     /// The fields of `--fields` that some task has.
     pub found: BTreeSet<String>,
 }

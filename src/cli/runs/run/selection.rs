@@ -1,6 +1,10 @@
 //! The options of `run` and `submit` for the file of tasks: how it is read, and which of its tasks are wanted.
 
-use std::{num::NonZeroUsize, path::Path, str::FromStr};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::Args;
 use toolcrib::{
@@ -38,6 +42,10 @@ pub(crate) struct Selection {
     /// boxed, judge [default: as configured, or contains].
     #[arg(long, value_name = "KIND")]
     score: Option<DefaultScore>,
+    /// A folder from which tasks may take input files and schemas too. Without this option they lie in the folder of the
+    /// file of tasks: that may come from somebody else. May be repeated.
+    #[arg(long, value_name = "DIR")]
+    allow_files: Vec<PathBuf>,
 }
 
 /// The value of that name.
@@ -100,6 +108,7 @@ impl Selection {
         (options.format, options.dialect) = (self.format, self.dialect);
         options.fields = self.fields.clone().unwrap_or_default();
         options.score = self.score.clone().or(score);
+        options.allow_files.clone_from(&self.allow_files);
         let mut tasks = TaskSet::load_with(path, &options)?;
         if let Some(reading) = &tasks.notes().reading {
             ui.status("Reading", reading);
