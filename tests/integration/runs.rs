@@ -12,6 +12,7 @@ mod listing;
 mod live_events;
 mod metrics;
 mod otlp;
+mod planted_links;
 mod replay;
 mod report;
 mod results;
