@@ -5,7 +5,10 @@ pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 
-pub use toolcrib_guard::this_process::{ignores_hangup, reset_inherited};
+pub use toolcrib_guard::{
+    marks::frozen_group,
+    this_process::{ignores_hangup, reset_inherited},
+};
 
 pub use crate::{
     builtin::serve_builtin,
