@@ -338,7 +338,6 @@ mod tests {
         let arguments: Map<String, Value> = (0..20).map(|n| (format!("{long}-{n:05}"), json!(1))).collect();
         let mut left = Comparisons::default();
         assert_eq!(wide.meant(&arguments, &mut left).len(), 1, "the budget is used up by the first one");
-        assert!(wide.check_within(&arguments, &mut left).unwrap_err().causes().len() <= LISTED + 1);
         // Names over 64 letters are not compared.
         let arguments = Map::from_iter([("y".repeat(200), json!(1)), ("x".repeat(199), json!(1))]);
         let far = entry(json!({"type": "object", "properties": {("x".repeat(200)): {}}}));

@@ -94,6 +94,13 @@ impl Context<'_> {
         match ended {
             // Everything was dropped, and with it every process was killed.
             Err(signal) | Ok((Ok(_), Some(signal))) => Ok(signal.code()),
+            // The signal is why: its code says which it was.
+            Ok((Err(error), Some(signal)))
+                if matches!(error.downcast_ref::<Error>(), Some(Error::Cancelled)) =>
+            {
+                self.ui.fail_any(&error);
+                Ok(signal.code())
+            }
             Ok((outcome, _)) => outcome,
         }
     }

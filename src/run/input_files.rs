@@ -325,7 +325,9 @@ mod tests {
     fn files_outside_of_the_folder_of_tasks_need_a_flag() {
         let home = tempfile::tempdir().unwrap();
         let (tasks, data) = (home.path().join("tasks"), home.path().join("data"));
-        [&tasks, &data].map(|folder| fs::create_dir(folder).unwrap());
+        for folder in [&tasks, &data] {
+            fs::create_dir(folder).unwrap();
+        }
         fs::write(data.join("a.csv"), "1").unwrap();
         fs::write(tasks.join("own.csv"), "1").unwrap();
         symlink("../data/a.csv", tasks.join("link.csv")).unwrap();

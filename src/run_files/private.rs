@@ -189,7 +189,9 @@ mod tests {
     fn no_link_below_the_folder_of_a_run_is_followed() {
         let home = tempfile::tempdir().unwrap();
         let (run, outside) = (home.path().join("run"), home.path().join("outside"));
-        [&run, &outside].map(|folder| create_dir(folder).unwrap());
+        for folder in [&run, &outside] {
+            create_dir(folder).unwrap();
+        }
         fs::write(outside.join("file"), "theirs").unwrap();
         for (link, target) in [
             ("tasks", "../outside"),

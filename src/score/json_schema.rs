@@ -104,7 +104,7 @@ mod tests {
         }
         let schema = AnswerSchema::new(Some(&json!({"$defs": parts, "$ref": "#/$defs/d59"})), None).unwrap();
         assert!(schema.accepts("{\"a\": 1}").unwrap_err().contains("would take too long"));
-        let pattern = json!({"type": "string", "pattern": "^(?=x)(x+x+)+y$"});
+        let pattern = json!({"type": "string", "pattern": "^(x+x+)+\\1y$"});
         let schema = AnswerSchema::new(Some(&pattern), None).unwrap();
         assert!(schema.accepts(&format!("\"{}\"", "x".repeat(200))).unwrap_err().contains("pattern"));
         for (schema, answer, valid) in [

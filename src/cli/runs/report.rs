@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use toolcrib::{
     Error,
-    report::{PAGE, RunFolder, RunPage, find_run},
+    report::{RunFolder, RunPage, find_run},
 };
 
 use crate::cli::{context::Context, terminal::ui::Ui};

@@ -138,8 +138,8 @@ fn signals_end_a_command_that_reads_without_end() {
             mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
             let mut child = start(&bench, words);
             let what = format!("{words:?} on an endless {file}, SIG{name}");
-            drop(writer(&mut child, &pipe).unwrap());
-            let mut writer = OpenOptions::new().write(true).open(&pipe).unwrap();
+            let mut writer = writer(&mut child, &pipe).unwrap();
+            rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
             for _ in 0..256 {
                 writer.write_all(&[b' '; 4096]).unwrap();
             }
