@@ -70,7 +70,7 @@ pub(super) struct Make {
 impl Make {
     pub(super) fn of(run: &Run) -> Self {
         let overrides = &run.config.overrides;
-        let text = run.config.file.as_ref().and_then(|file| fs::read(file).ok());
+        let text = run.config.file.as_ref().and_then(|file| bounded::read(file, LONGEST).ok());
         Self {
             tasks: tasks_digest(&run.tasks, run.samples),
             model: run.model.as_ref().map(LlmClient::model_label).map(str::to_owned),

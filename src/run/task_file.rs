@@ -318,7 +318,7 @@ impl Checks {
             reading: self.reading.map(|reading| format!("{} {reading}", self.name)),
             warnings: self.notes.told.into_iter().map(warning).collect(),
         };
-        Ok((LineReader(self.reader), notes))
+        Ok((LineReader(self.reader.checked()), notes))
     }
 }
 

@@ -62,12 +62,19 @@ pub(super) struct TaskReader {
     is_table: bool,
     named: NamedFiles,
     score: Option<DefaultScore>,
+    /// Its tasks were checked when they were read first: to do it again may take long.
+    is_checked: bool,
 }
 
 impl TaskReader {
     pub(super) fn new(options: &TaskFileOptions, is_table: bool, named: NamedFiles) -> Self {
         let TaskFileOptions { fields, dialect, score, .. } = options.clone();
-        Self { fields, synonyms: Vec::new(), dialect, is_table, named, score }
+        Self { fields, synonyms: Vec::new(), dialect, is_table, named, score, is_checked: false }
+    }
+
+    /// The same, for tasks that were checked before.
+    pub(super) fn checked(self) -> Self {
+        Self { is_checked: true, ..self }
     }
 
     /// Where the files that tasks name may be.
@@ -150,7 +157,9 @@ impl TaskReader {
     fn parse(&self, line: &str, position: usize, notes: &mut Notes) -> Result<Task, String> {
         let mut task = parse(line, position, self.score.as_ref())?;
         notes.schemas += self.named.read_schema(&mut task)?;
-        score::check(&task)?;
+        if !self.is_checked {
+            score::check(&task)?;
+        }
         Ok(task)
     }
 
