@@ -210,7 +210,7 @@ impl Agent {
         } else {
             self.run_planned(&task.calls, &limits, &mut report).await
         };
-        let mut report = report.finish(task, end);
+        let mut report = report.finish(task, end, &self.cancel).await;
         if let Some(scoring) = self.scoring.as_ref().filter(|_| self.depth == 0) {
             scoring.score(task, &mut report, self.observer.as_ref(), self.budget.as_deref()).await;
         }

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, ErrorKind, Read},
     os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use rustix::fs::OFlags;
@@ -53,6 +53,82 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a regular file below `folder` for reading. Links are followed as long as they stay there. Invariant: what is
+/// opened lies in the folder, whatever others do with links meanwhile.
+///
+/// # Errors
+/// It cannot be opened; `place` leads out of the folder ([`leads_out`]); it is something else than a file
+/// ([`ErrorKind::InvalidData`]).
+pub(crate) fn open_below(folder: &Path, place: &Path) -> io::Result<File> {
+    use rustix::fs::{CWD, Mode, openat};
+
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let top = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+
+        use rustix::{
+            fs::{ResolveFlags, openat2},
+            io::Errno,
+        };
+
+        let stay = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&top, place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), stay) {
+            Ok(found) => {
+                let found = File::from(found);
+                regular(&found, place)?;
+                let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+                let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+                let opened = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(itself);
+                return match opened {
+                    // There is no `/proc`.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
+                        open_without_links(top.into(), place)
+                    }
+                    opened => opened,
+                };
+            }
+            // Before Linux 5.6, or kept from it.
+            Err(Errno::NOSYS | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    open_without_links(top.into(), place)
+}
+
+/// As [`open_below`], where the kernel does not see to it: by each part of the way, and no link is followed.
+fn open_without_links(top: File, place: &Path) -> io::Result<File> {
+    use rustix::fs::{Mode, openat};
+
+    let mut way = vec![top];
+    let mut parts = place.components().peekable();
+    while let Some(part) = parts.next() {
+        let name = match part {
+            Component::Normal(name) => name,
+            Component::CurDir => continue,
+            Component::ParentDir if way.len() > 1 => {
+                way.pop();
+                continue;
+            }
+            _ => return Err(rustix::io::Errno::XDEV.into()),
+        };
+        let kind = if parts.peek().is_some() { OFlags::DIRECTORY } else { OFlags::NONBLOCK | OFlags::NOCTTY };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | kind;
+        let at = way.last().ok_or(ErrorKind::InvalidInput)?;
+        way.push(openat(at, name, flags, Mode::empty())?.into());
+    }
+    let file = way.pop().ok_or(ErrorKind::InvalidInput)?;
+    regular(&file, place)?;
+    Ok(file)
+}
+
+/// Whether a path was refused because it leads out of its folder, or could.
+pub(crate) fn leads_out(error: &io::Error) -> bool {
+    let number = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(number, Some(rustix::io::Errno::XDEV | rustix::io::Errno::LOOP))
+}
+
 /// The first `limit` bytes of a regular file.
 ///
 /// # Errors
@@ -81,6 +157,19 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is not text: {error}")))
+}
+
+/// The text of a file that a person has named. It may also be a pipe of the shell, whose end is waited for.
+///
+/// # Errors
+/// It cannot be read; it is longer than `limit`, or no UTF-8 ([`ErrorKind::InvalidData`]).
+pub(crate) fn read_named(path: &Path, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(refused(path, &format!("is longer than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
 /// The lines of a regular file, one after the other.
@@ -161,6 +250,8 @@ mod tests {
         symlink("pipe", at("link to a pipe")).unwrap();
         symlink("/dev/zero", at("zero")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        assert_eq!(read_named(&at("file"), 5).unwrap(), "12345");
+        assert!(read_named(&at("zero"), 99).unwrap_err().to_string().ends_with("is longer than 99 bytes"));
         for name in ["pipe", "link to a pipe", "zero", "socket", "."] {
             let error = open(&at(name)).unwrap_err();
             assert!(error.to_string().ends_with("is not a regular file"), "{name}: {error}");
@@ -168,6 +259,37 @@ mod tests {
         }
         fs::write(at("bytes"), [0xff]).unwrap();
         assert!(read_text(&at("bytes"), 9).is_err() && read_text(&at("file"), 9).is_ok());
+    }
+
+    #[test]
+    fn files_below_a_folder_are_opened_and_no_others() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("tasks");
+        fs::create_dir_all(folder.join("data")).unwrap();
+        fs::write(folder.join("data/a"), "inside").unwrap();
+        fs::write(home.path().join("secret"), "outside").unwrap();
+        symlink("a", folder.join("data/to a")).unwrap();
+        symlink("../../secret", folder.join("data/out")).unwrap();
+        symlink("/", folder.join("root")).unwrap();
+        let secret = home.path().join("secret");
+        let absolute = secret.to_str().unwrap();
+        let below_root = format!("root{absolute}");
+        for place in ["data/a", "./data/../data/a", "data/to a"] {
+            let mut text = String::new();
+            open_below(&folder, Path::new(place)).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, "inside", "{place}");
+        }
+        let top = || File::open(&folder).unwrap();
+        for place in ["../secret", "data/../../secret", "data/out", absolute, &below_root, "/proc/self/exe"] {
+            let error = open_below(&folder, Path::new(place)).unwrap_err();
+            assert!(leads_out(&error), "{place}: {error}");
+            assert!(open_without_links(top(), Path::new(place)).is_err(), "{place}");
+        }
+        assert!(open_without_links(top(), Path::new("data/../data/a")).is_ok());
+        assert!(open_without_links(top(), Path::new("data/to a")).is_err(), "it follows none");
+        let error = open_below(&folder, Path::new("data")).unwrap_err();
+        assert!(error.to_string().ends_with("is not a regular file"), "{error}");
+        assert_eq!(open_below(&folder, Path::new("none")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -36,7 +36,7 @@ mod short_names;
 mod tokens;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
@@ -45,6 +45,8 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+#[cfg(all(feature = "schema", feature = "agents"))]
+pub(crate) use self::check::{CHECK_STACK, ValueSchema};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
@@ -66,7 +68,7 @@ use self::{
 pub use crate::launch::{Ecosystem, Package};
 use crate::{
     config::ArgumentCheck,
-    error::{Error, ErrorCode, RemoteError, Result, nearest},
+    error::{Comparisons, Error, ErrorCode, RemoteError, Result, nearest},
     tool::{MAX_TOOL_NAME as MAX_VISIBLE, ServerName, Tool},
 };
 
@@ -125,11 +127,26 @@ impl CatalogEntry {
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
     pub fn check(&self, arguments: &Map<String, Value>) -> Result<()> {
+        self.check_within(arguments, &mut Comparisons::default())
+    }
+
+    /// As [`CatalogEntry::check`], with what may still be compared to suggest other names.
+    ///
+    /// # Errors
+    /// As [`CatalogEntry::check`].
+    pub(crate) fn check_within(&self, arguments: &Map<String, Value>, left: &mut Comparisons) -> Result<()> {
         if self.checked == ArgumentCheck::Off {
             return Ok(());
         }
         let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
-        self.checked(verdict, arguments)
+        self.checked(verdict, arguments, left)
+    }
+
+    /// Whether [`CatalogEntry::check`] lets `arguments` pass, without words on why not.
+    #[cfg(feature = "agents")]
+    pub(crate) fn fits(&self, arguments: &Map<String, Value>) -> bool {
+        let at_once = || self.check.at_once(&Value::Object(arguments.clone()));
+        self.checked == ArgumentCheck::Off || at_once().is_none_or(|verdict| verdict.is_ok())
     }
 
     /// The schema of the tool's arguments, as far as it is a valid one.
@@ -169,18 +186,24 @@ impl CatalogEntry {
         }
         let value = Value::Object(arguments.clone());
         if let Some(verdict) = self.check.at_once(&value) {
-            return self.checked(verdict, arguments).map(|()| None);
+            let left = &mut Comparisons::default();
+            return self.checked(verdict, arguments, left).map(|()| None);
         }
         let check = Arc::clone(&self.check);
         Ok(Some(Box::pin(async move {
             let verdict = check.on_thread(value, threads).await;
-            self.checked(verdict, arguments)
+            self.checked(verdict, arguments, &mut Comparisons::default())
         })))
     }
 
-    fn checked(&self, verdict: Verdict, arguments: &Map<String, Value>) -> Result<()> {
+    fn checked(
+        &self,
+        verdict: Verdict,
+        arguments: &Map<String, Value>,
+        left: &mut Comparisons,
+    ) -> Result<()> {
         let Err(mut problems) = verdict else { return Ok(()) };
-        problems.extend(self.meant(arguments));
+        problems.extend(self.meant(arguments, left));
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 
@@ -254,13 +277,14 @@ impl ToolCatalog {
     /// The same catalog, knowing of tools that the configuration denies. They are none of its tools.
     #[must_use]
     pub fn with_denied(mut self, servers: impl IntoIterator<Item = (ServerName, Vec<Tool>)>) -> Self {
+        let mut names: HashSet<String> = self.denied.iter().map(|entry| entry.visible_name.clone()).collect();
         for (server, tools) in servers {
             for tool in tools {
                 // Tools that may be called have the first choice of names.
                 let visible_name = visible_name(&server, &tool.name, MAX_VISIBLE, |name| {
-                    self.by_visible.contains_key(name)
-                        || self.denied.iter().any(|other| other.visible_name == name)
+                    self.by_visible.contains_key(name) || names.contains(name)
                 });
+                names.insert(visible_name.clone());
                 self.denied.push(Arc::new(CatalogEntry::new(visible_name, server.clone(), tool)));
             }
         }
@@ -289,6 +313,12 @@ impl ToolCatalog {
     /// The tool that a model calls by `visible_name`.
     pub fn by_visible_name(&self, visible_name: &str) -> Option<&Arc<CatalogEntry>> {
         self.by_visible.get(visible_name).map(|index| &self.entries[*index])
+    }
+
+    /// The tool `tool` of `server`, if there is one. To say why not takes time ([`ToolCatalog::find`]).
+    #[cfg(feature = "daemon")]
+    pub(crate) fn get(&self, server: &str, tool: &str) -> Option<&Arc<CatalogEntry>> {
+        Some(&self.entries[*self.by_path.get(server)?.get(tool)?])
     }
 
     /// The tool `tool` of `server`.
@@ -346,9 +376,11 @@ impl ToolCatalog {
                 if let Some(entry) = self.by_visible_name(tool) {
                     return Ok(entry);
                 }
-                let visible = nearest(tool, self.entries.iter().map(|entry| entry.visible_name.as_str()));
+                let mut left = Comparisons::default();
+                let visible =
+                    left.nearest(tool, self.entries.iter().map(|entry| entry.visible_name.as_str()));
                 let visible = self.entries.iter().find(|entry| Some(&entry.visible_name) == visible.as_ref());
-                let like = nearest(tool, self.entries.iter().map(|entry| entry.tool.name.as_str()));
+                let like = left.nearest(tool, self.entries.iter().map(|entry| entry.tool.name.as_str()));
                 let like = self.entries.iter().find(|entry| Some(&entry.tool.name) == like.as_ref());
                 let help = like.or(visible).map(|entry| format!("did you mean `{}`?", entry.path()));
                 let message = format!("no server has a tool `{tool}`");

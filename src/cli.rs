@@ -19,6 +19,7 @@ mod memory;
 mod runs;
 mod servers;
 mod setup;
+mod signals;
 mod terminal;
 mod tips;
 #[cfg(feature = "nats")]

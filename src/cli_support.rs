@@ -5,7 +5,10 @@ pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 
-pub use toolcrib_guard::this_process::{ignores_hangup, reset_inherited};
+pub use toolcrib_guard::{
+    marks::frozen_group,
+    this_process::{ignores_hangup, reset_inherited},
+};
 
 pub use crate::{
     builtin::serve_builtin,
@@ -16,6 +19,14 @@ pub use crate::{
 /// The name in `known` that `typed` most likely meant.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     crate::error::nearest(typed, known)
+}
+
+/// The text of a file that a person has named, or of a pipe of the shell: 64 MiB at most.
+///
+/// # Errors
+/// It cannot be read, is longer, or is no text.
+pub fn read_named(path: &std::path::Path) -> std::io::Result<String> {
+    crate::bounded::read_named(path, 64 << 20)
 }
 
 /// The error of a name that no server has, as of an unknown tool.

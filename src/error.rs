@@ -22,6 +22,7 @@
 //! ```
 
 mod llm;
+mod nearest;
 mod parts;
 mod remote;
 mod stderr;
@@ -30,6 +31,7 @@ use std::{any::Any, io, sync::Arc, time::Duration};
 
 pub(crate) use self::{
     llm::retry_reason,
+    nearest::{Comparisons, nearest},
     stderr::{VARIABLES, diagnose, is_setting, missing_variables, plain},
 };
 pub use self::{
@@ -235,9 +237,10 @@ impl Error {
         if denied.contains(&tool.as_str()) {
             return Self::ToolDenied { server, tool };
         }
-        let permitted = nearest(&tool, permitted);
+        let mut left = Comparisons::default();
+        let permitted = left.nearest(&tool, permitted);
         let is_denied = permitted.is_none();
-        let suggestion = permitted.or_else(|| nearest(&tool, denied.iter().copied()));
+        let suggestion = permitted.or_else(|| left.nearest(&tool, denied.iter().copied()));
         Self::ToolNotFound { denied: is_denied && suggestion.is_some(), server, tool, suggestion }
     }
 
@@ -424,24 +427,6 @@ impl Error {
     }
 }
 
-/// The name in `known` that `typed` most likely meant: case and separators aside, or a small typo.
-pub(crate) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    /// Longer texts are not mistyped names, and comparing two takes the product of their lengths.
-    const LONGEST: usize = 200;
-    if typed.len() > LONGEST {
-        return None;
-    }
-    let fold = |text: &str| text.to_ascii_lowercase().replace(['-', '.'], "_");
-    let wanted = fold(typed);
-    known
-        .into_iter()
-        .filter(|name| name.len() <= LONGEST)
-        .map(|name| (strsim::normalized_damerau_levenshtein(&wanted, &fold(name)), name))
-        .filter(|(similarity, _)| *similarity >= 0.6)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name.to_owned())
-}
-
 fn names(failures: &[Arc<Error>]) -> String {
     let names: Vec<&str> = failures.iter().filter_map(|f| f.server()).map(ServerName::as_str).collect();
     names.join(", ")
@@ -486,14 +471,5 @@ mod tests {
     fn error_codes_print_as_in_json() {
         assert_eq!(ErrorCode::StartupTimeout.to_string(), "startup_timeout");
         assert_eq!(ErrorCode::LlmRateLimited.to_string(), "llm_rate_limited");
-    }
-
-    #[test]
-    fn suggestions_are_for_typos_only() {
-        assert_eq!(
-            nearest("get_curent_time", ["get_current_time", "convert"]),
-            Some("get_current_time".into())
-        );
-        assert_eq!(nearest("weather", ["get_current_time", "convert"]), None);
     }
 }

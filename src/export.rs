@@ -35,7 +35,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::run_reader::RunReader;
+use self::{output::Place, run_reader::RunReader};
 use crate::{
     error::{Error, Result},
     task::Outcome,
@@ -160,12 +160,13 @@ impl Export {
     /// empty.
     pub fn write(&self, run: &Path, path: &Path) -> Result<ExportSummary> {
         let reader = RunReader::open(run, self.only)?;
+        let place = Place { path, in_run: path == self.default_path(run) };
         match self.format {
-            ExportFormat::Atif => atif::write(&reader, path),
-            ExportFormat::MiroThinker => mirothinker::write(&reader, path),
-            ExportFormat::Inspect => output::replace_file(path, |draft| inspect::write(&reader, draft)),
-            _ => output::replace_file(path, |draft| {
-                let mut out = BufWriter::new(output::create(draft)?);
+            ExportFormat::Atif => atif::write(&reader, place),
+            ExportFormat::MiroThinker => mirothinker::write(&reader, place),
+            ExportFormat::Inspect => output::replace_file(place, |target| inspect::write(&reader, target)),
+            _ => output::replace_file(place, |target| {
+                let mut out = BufWriter::new(target.create()?);
                 let summary = self.write_text(&reader, &mut out)?;
                 out.flush().map_err(output::failed)?;
                 Ok(summary)

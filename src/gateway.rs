@@ -141,7 +141,7 @@ impl Endpoint {
     /// The tool that clients know by `name`, if it is shown.
     fn tool(&self, catalog: &ToolCatalog, name: &str) -> Option<Arc<CatalogEntry>> {
         let entry = match &self.only {
-            Some(server) => catalog.find(server.as_str(), name).ok(),
+            Some(server) => catalog.get(server.as_str(), name),
             None => catalog.by_short_name(name, self.max_name),
         };
         entry.filter(|entry| self.shows(entry)).cloned()

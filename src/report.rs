@@ -52,6 +52,7 @@ pub use self::{
 };
 use crate::{
     error::{Error, Result},
+    run_files::private,
     task::TaskReport,
 };
 
@@ -61,7 +62,9 @@ pub const PAGE: &str = "report.html";
 /// The run in `runs` whose manifest was written last.
 pub fn latest_run(runs: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(runs).ok()?.flatten();
-    let dated = entries.filter_map(|entry| {
+    // What a link leads to is no run of this folder.
+    let own = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let dated = own.filter_map(|entry| {
         let written = entry.path().join("run.json").metadata().ok()?.modified().ok()?;
         Some((written, entry.path()))
     });
@@ -81,12 +84,21 @@ pub fn each_report(dir: &Path, take: impl FnMut(TaskReport)) -> Result<()> {
 /// # Errors
 /// As [`RunFolder::read`] and [`RunPage::write`].
 pub fn write_page(dir: &Path) -> Result<PathBuf> {
-    let page = dir.join(PAGE);
-    RunPage::of(&RunFolder::read(dir)?).write(&page)?;
-    Ok(page)
+    RunPage::of(&RunFolder::read(dir)?).write_in(dir)
 }
 
 impl RunPage {
+    /// Writes the page into the folder of its run, as [`PAGE`]. It replaces what is there; no link is followed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_in(&self, dir: &Path) -> Result<PathBuf> {
+        let page = dir.join(PAGE);
+        let written = private::replace(&page, &self.html);
+        written.map_err(|error| Error::io(format!("cannot write {}", page.display()), error))?;
+        Ok(page)
+    }
+
     /// Writes the page to a file that only its owner may read, because runs contain private conversations.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use sha2::{Digest, Sha256};
 pub use self::activity::{RunActivity, StepInWork, TaskInWork};
 pub use self::events::{AttemptRow, CallEnded, Event, EventLine, EventLog, ModelEnded, PhasesNs, RunEnd};
 pub use self::short_error::ShortError;
-use self::{results::Results, stderr::StderrLogs};
+use self::{private::PrivateFolder, results::Results, stderr::StderrLogs};
 use crate::{
     config::{Secrets, TaskValues},
     error::{Error, Result},
@@ -67,6 +67,7 @@ pub fn new_run(runs: &Path) -> Result<(String, PathBuf)> {
 #[derive(Debug)]
 pub struct RunFiles {
     dir: PathBuf,
+    folder: PrivateFolder,
     results: Mutex<Results>,
     events: EventLog,
     stderr: StderrLogs,
@@ -82,13 +83,14 @@ impl RunFiles {
     /// [`Error::Io`].
     pub fn create(dir: &Path, manifest: &Value, secrets: Secrets) -> Result<Self> {
         private::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
+        let folder = PrivateFolder::open(dir).map_err(|error| failed("open", dir, error))?;
         let path = dir.join("results.jsonl");
         let results = Results::create(path.clone()).map_err(|error| failed("open", &path, error))?;
         let results = Mutex::new(results);
         let events = EventLog::create(&dir.join("events.jsonl"), secrets.clone())?;
-        let stderr = StderrLogs::new(dir.join("servers"));
+        let stderr = StderrLogs::new(folder.clone());
         let tools = Mutex::default();
-        let files = Self { dir: dir.to_owned(), results, events, stderr, secrets, tools };
+        let files = Self { dir: dir.to_owned(), folder, results, events, stderr, secrets, tools };
         files.write_manifest(manifest)?;
         Ok(files)
     }
@@ -104,13 +106,14 @@ impl RunFiles {
         keep: impl Fn(&TaskReport) -> bool,
         kept: impl FnMut(TaskReport),
     ) -> Result<Self> {
+        let folder = PrivateFolder::open(dir).map_err(|error| failed("open", dir, error))?;
         let path = dir.join("results.jsonl");
         let results =
             Results::resume(path.clone(), keep, kept).map_err(|error| failed("read", &path, error))?;
         let events = EventLog::resume(&dir.join("events.jsonl"), secrets.clone())?;
-        let stderr = StderrLogs::new(dir.join("servers"));
+        let stderr = StderrLogs::new(folder.clone());
         let (results, tools) = (Mutex::new(results), Mutex::default());
-        Ok(Self { dir: dir.to_owned(), results, events, stderr, secrets, tools })
+        Ok(Self { dir: dir.to_owned(), folder, results, events, stderr, secrets, tools })
     }
 
     /// Replaces `run.json`, whole or not at all.
@@ -118,13 +121,11 @@ impl RunFiles {
     /// # Errors
     /// [`Error::Io`].
     pub fn write_manifest(&self, manifest: &Value) -> Result<()> {
-        let path = self.dir.join("run.json");
-        let draft = self.dir.join("run.json.new");
         let mut manifest = manifest.clone();
         self.secrets.hide_in(&mut manifest);
         let text = format!("{manifest:#}\n");
-        let written = private::write(&draft, &text).and_then(|()| fs::rename(&draft, &path));
-        written.map_err(|error| failed("write", &path, error))
+        let written = self.folder.replace("run.json".as_ref(), text.as_bytes());
+        written.map_err(|error| failed("write", &self.dir.join("run.json"), error))
     }
 
     /// The folder of the run.
@@ -156,7 +157,7 @@ impl RunFiles {
     fn task_values(&self, run: &str, name: &str, place: &Path) -> Result<TaskValues> {
         let dir = std::path::absolute(&self.dir).map_err(|error| failed("find", &self.dir, error))?;
         let folder = dir.join(place);
-        private::create_dir_all(&folder).map_err(|error| failed("create", &folder, error))?;
+        self.folder.below(place).map_err(|error| failed("create", &folder, error))?;
         Ok(TaskValues::new(name, folder, run, dir))
     }
 
@@ -173,10 +174,13 @@ impl RunFiles {
 
     /// Writes a file of a task, which holds no secrets any more. `place` is relative to the folder of the run.
     fn write(&self, place: &str, text: &str) -> Result<()> {
-        let path = self.dir.join(place);
-        let folder = path.parent().unwrap_or(&self.dir);
-        let written = private::create_dir_all(folder).and_then(|()| private::write(&path, text));
-        written.map_err(|error| failed("write", &path, error))
+        let (parent, name) = match place.rsplit_once('/') {
+            Some((parent, name)) => (Path::new(parent), name),
+            None => (Path::new(""), place),
+        };
+        let folder = self.folder.below(parent);
+        let written = folder.and_then(|folder| folder.replace(name.as_ref(), text.as_bytes()));
+        written.map_err(|error| failed("write", &self.dir.join(place), error))
     }
 
     /// Writes the conversation and the log of `report`, then its line, which names both.

@@ -6,18 +6,23 @@ mod contains;
 mod extract;
 #[cfg_attr(not(feature = "schema"), path = "score/json_schema_off.rs")]
 mod json_schema;
+mod limited;
 mod pass_rate;
 mod samples;
 mod tool_calls;
 
 use regex::Regex;
 
-pub(crate) use self::samples::SampleCounts;
 use self::{
     choice::Choices,
     extract::{last_boxed, last_number, near, number},
     json_schema::AnswerSchema,
+    limited::{TimeLimit, contains_any},
     tool_calls::{check_expectation, unmet},
+};
+pub(crate) use self::{
+    limited::{answer_form, has_box, judge},
+    samples::SampleCounts,
 };
 pub use self::{
     pass_rate::PassRate,
@@ -39,30 +44,25 @@ pub(crate) fn is_external(task: &Task) -> bool {
     matches!(task.score, Some(Score::Command { .. } | Score::Judge))
 }
 
-/// 1 for a right answer, 0 for a wrong one. Nothing: there is nothing to compare it with, or its scorer
-/// [is external](is_external). `calls` are those that the task made.
-///
-/// # Errors
-/// Why the scorer cannot say it.
-pub(crate) fn judge(task: &Task, answer: &str, calls: &[MadeCall]) -> Result<Option<f64>, String> {
+/// As [`judge`], on this thread.
+fn judge_within(
+    task: &Task,
+    answer: &str,
+    calls: &[MadeCall],
+    limit: TimeLimit,
+) -> Result<Option<f64>, String> {
     if task.expect.as_ref().is_some_and(|expected| unmet(expected, calls).is_some()) {
         return Ok(Some(0.0));
     }
     let right = match (scorer(task), &task.target) {
         (Score::Command { .. } | Score::Judge, _) => return Ok(None),
         (Score::JsonSchema { schema, file }, _) => {
-            AnswerSchema::new(schema.as_ref(), file.as_deref())?.accepts(answer)
+            AnswerSchema::new(schema.as_ref(), file.as_deref())?.accepts(answer)?
         }
         (Score::ToolCalled(expected), _) => unmet(expected, calls).is_none(),
         (_, None) if task.expect.is_some() => true,
         (_, None) => return Ok(None),
-        (Score::Choice, Some(target)) => {
-            let choices = Choices(&task.choices);
-            choices
-                .chosen(answer)
-                .is_some_and(|chosen| target.all().iter().any(|target| choices.named(target) == Some(chosen)))
-        }
-        (score, Some(target)) => target.all().iter().any(|target| fits(answer, target, score)),
+        (score, Some(target)) => fits_any(task, answer, target.all(), score, limit)?,
     };
     Ok(Some(if right { 1.0 } else { 0.0 }))
 }
@@ -181,28 +181,56 @@ fn check_target(target: &str, score: &Score, choices: &Choices<'_>) -> Result<()
     }
 }
 
-fn fits(answer: &str, target: &str, score: &Score) -> bool {
+/// Whether an answer fits one of its targets.
+///
+/// # Errors
+/// The time is over.
+fn fits_any(
+    task: &Task,
+    answer: &str,
+    targets: &[String],
+    score: &Score,
+    limit: TimeLimit,
+) -> Result<bool, String> {
+    let any = |fits: &dyn Fn(&str) -> bool| {
+        for target in targets {
+            limit.check()?;
+            if fits(target) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
     match score {
-        Score::Exact => answer.trim() == target.trim(),
-        Score::Regex => Regex::new(target).is_ok_and(|pattern| pattern.is_match(answer)),
-        Score::Numeric { tol } => match (last_number(answer), number(target)) {
-            (Some(found), Some(wanted)) => near(found, wanted, *tol),
-            _ => false,
+        Score::Exact => any(&|target| answer.trim() == target.trim()),
+        Score::Regex => any(&|target| Regex::new(target).is_ok_and(|pattern| pattern.is_match(answer))),
+        Score::Numeric { tol } => match last_number(answer) {
+            Some(found) => any(&|target| number(target).is_some_and(|wanted| near(found, wanted, *tol))),
+            None => Ok(false),
         },
-        Score::Boxed => last_boxed(answer).is_some_and(|inner| inner.trim() == target.trim()),
-        _ => contains::contains(answer, target),
+        Score::Boxed => match last_boxed(answer) {
+            Some(inner) => any(&|target| inner.trim() == target.trim()),
+            None => Ok(false),
+        },
+        Score::Choice => {
+            let choices = Choices(&task.choices);
+            match choices.chosen(answer) {
+                Some(chosen) => any(&|target| choices.named(target) == Some(chosen)),
+                None => Ok(false),
+            }
+        }
+        _ => contains_any(answer, targets, limit),
     }
-}
-
-/// Whether a text has a box with its end.
-pub(crate) fn has_box(text: &str) -> bool {
-    last_boxed(text).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::task::Target;
+
+    fn judge(task: &Task, answer: &str, calls: &[MadeCall]) -> Result<Option<f64>, String> {
+        judge_within(task, answer, calls, TimeLimit::begin())
+    }
 
     fn task(target: Target, score: Option<Score>) -> Task {
         Task { target: Some(target), score, ..Task::default() }

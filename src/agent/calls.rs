@@ -10,7 +10,7 @@ use super::{
     tool_set::{self, CheckedCall},
 };
 use crate::{
-    error::{Error, Phase, Result},
+    error::{Comparisons, Error, Phase, Result},
     session::CallOptions,
     task::{ExtractionReport, MadeCall, TaskReport, Timings, millis},
     tool::ToolResult,
@@ -109,7 +109,8 @@ impl Agent {
         let path = ready.entry.path();
         let rule = self.config.fallbacks.iter().find(|rule| rule.follows(&path, &first.text));
         let next = rule.map(|rule| {
-            tool_set::take_over(&self.toolbox.catalog(), rule, &path, &ready.arguments, &self.config)
+            let (catalog, left) = (self.toolbox.catalog(), &mut Comparisons::default());
+            tool_set::take_over(&catalog, rule, &path, &ready.arguments, &self.config, left)
         });
         let Some(Ok(next)) = next else { return first };
         let mut second = self.run_once(&next, limits).await;

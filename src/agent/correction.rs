@@ -56,8 +56,7 @@ pub(super) fn arguments(
             done.push(Correction::new(CorrectionKind::Default, *key, default.to_string()));
         }
     }
-    let fits =
-        |fixed: &Map<String, Value>, done: &[Correction]| !done.is_empty() && entry.check(fixed).is_ok();
+    let fits = |fixed: &Map<String, Value>, done: &[Correction]| !done.is_empty() && entry.fits(fixed);
     if !fits(&fixed, &done) && entry.checked == ArgumentCheck::Convert {
         let (converted, texts) = entry.converted(&fixed);
         let text = |Conversion { path, from, to }| {

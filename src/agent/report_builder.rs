@@ -10,6 +10,7 @@ use super::{
     limits::{TaskEnd, TaskLimits},
 };
 use crate::{
+    cancel::CancellationToken,
     error::{Attempt, Error, ErrorCode, LlmError, LlmErrorClass},
     llm::{ChatAnswer, LlmClient, Message},
     recording::TrafficObserver,
@@ -338,7 +339,8 @@ impl ReportBuilder {
         }
     }
 
-    pub(super) fn finish(self, task: &Task, end: TaskEnd) -> TaskReport {
+    /// `cancel` ends the scoring of the answer, too.
+    pub(super) async fn finish(self, task: &Task, end: TaskEnd, cancel: &CancellationToken) -> TaskReport {
         let mut report = self.report;
         let wall = self.began.elapsed();
         report.ended = now();
@@ -360,15 +362,15 @@ impl ReportBuilder {
                 let judged = if boxed { &said } else { &answer };
                 let no_box = (boxed && !score::has_box(&said)).then_some(FailureReason::NoBoxedAnswer);
                 report.flaw = self.flaw.or(no_box);
-                let score = score::judge(task, judged, &report.calls);
+                let score = judged_until(cancel, task, judged, &report.calls).await;
                 report.answer = Some(answer);
-                report.scored(task, score);
+                scored(&mut report, task, score);
             }
             TaskEnd::Passed(texts) => {
                 let right = Some(1.0).filter(|_| !score::is_external(task));
-                let score = score::judge(task, &texts, &report.calls).map(|score| score.or(right));
+                let score = judged_until(cancel, task, &texts, &report.calls).await;
                 report.answer = Some(texts);
-                report.scored(task, score);
+                scored(&mut report, task, score.map(|score| score.map(|score| score.or(right))));
             }
             TaskEnd::Failed(texts, error) => {
                 failed(&mut report, FailureReason::UnexpectedResult, *error);
@@ -382,13 +384,36 @@ impl ReportBuilder {
                 report.reason = Some(Reason::Errored(error.code));
                 report.error = Some(*error);
             }
-            TaskEnd::Cancelled(why) => {
-                report.status = Outcome::Cancelled;
-                report.error = Some(TaskError::new(ErrorCode::Cancelled, why));
-            }
+            TaskEnd::Cancelled(why) => cancelled(&mut report, why),
         }
         report
     }
+}
+
+/// The score of an answer, or why there is none. `None`: the task was cancelled meanwhile.
+async fn judged_until(
+    cancel: &CancellationToken,
+    task: &Task,
+    answer: &str,
+    calls: &[MadeCall],
+) -> Option<Result<Option<f64>, String>> {
+    tokio::select! {
+        biased;
+        score = score::judge(task, answer, calls) => Some(score),
+        () = cancel.cancelled() => None,
+    }
+}
+
+fn scored(report: &mut TaskReport, task: &Task, score: Option<Result<Option<f64>, String>>) {
+    match score {
+        Some(score) => report.scored(task, score),
+        None => cancelled(report, "cancelled before the answer was scored"),
+    }
+}
+
+fn cancelled(report: &mut TaskReport, why: &str) {
+    report.status = Outcome::Cancelled;
+    report.error = Some(TaskError::new(ErrorCode::Cancelled, why));
 }
 
 /// A task without a passing answer, for a reason that is not the fault of an endpoint or a server.

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    catalog::ToolCatalog,
     config::{Config, Endpoint, ServerConfig, StdioConfig, ToolChoice, ToolProtocol},
+    error::Comparisons,
     llm::{
         ChatAnswer, ChatRequest,
         ToolMode::{Auto, None as Off, Required},
@@ -282,11 +284,39 @@ async fn the_last_turn_requires_no_call() {
         let call = ToolCall::new("1", "t__echo", arguments);
         let answer = ChatAnswer { tool_calls: vec![call], finish, ..answer.clone() };
         let said = protocol::read(ToolProtocol::Native, answer, true, 0);
-        tool_set.check(&said.calls[0], &AgentConfig::default()).err().unwrap_or_default()
+        let left = &mut Comparisons::default();
+        tool_set.check(&said.calls[0], &AgentConfig::default(), left).err().unwrap_or_default()
     };
     assert_eq!(problem(r#"{"text": "x"}"#, Finish::ToolCalls), "");
     assert!(problem(r#"{"text": "x"}"#, Finish::Length).contains("cut at the limit"));
     assert!(problem(r#"{"text": "#, Finish::ToolCalls).contains("not JSON"));
     assert!(problem("[1]", Finish::ToolCalls).contains("must be a JSON object"));
     manager.shutdown().await;
+}
+
+#[tokio::test]
+async fn wrong_names_of_tools_have_one_budget() {
+    let tools = |n: usize| {
+        crate::tool::Tool::new(format!("tool_{n:04}_{}", "x".repeat(40)), "", serde_json::Map::new())
+    };
+    let server = ServerName::new("s").unwrap();
+    let catalog = ToolCatalog::new([(server, (0..3000).map(tools).collect::<Vec<_>>())]);
+    let tool_set = ToolSet::new(Arc::new(catalog), None, Vec::new()).unwrap();
+    let llm = LlmClient::script_text("test", "[[steps]]\nsay = \"hi\"").unwrap();
+    let answer = llm.chat(&ChatRequest::default()).await.unwrap();
+    let named = |n: usize| match n {
+        // Nearly the name of a tool, the exact name of one, and nothing like any.
+        0 => format!("s__tool_0001_{}y", "x".repeat(39)),
+        20_000 => format!("s__tool_0002_{}", "x".repeat(40)),
+        n => format!("{n:06}{}", "z".repeat(n % 100)),
+    };
+    let calls = (0..=20_000).map(|n| ToolCall::new(&n.to_string(), &named(n), "{}")).collect();
+    let said = protocol::read(ToolProtocol::Native, ChatAnswer { tool_calls: calls, ..answer }, true, 0);
+    let config = AgentConfig::default();
+    let mut checked = tool_set.check_all(&said.calls, &config).await.into_iter();
+    let problem = checked.next().unwrap().err().unwrap();
+    assert!(problem.contains("Did you mean `s__tool_0001_"), "{problem}");
+    assert!(checked.next_back().unwrap().is_ok(), "what is written right is found all the same");
+    let last = checked.next_back().unwrap().err().unwrap();
+    assert!(last.starts_with("error: there is no tool `019999") && last.len() < 300, "{last}");
 }

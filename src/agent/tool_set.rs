@@ -1,6 +1,10 @@
 //! The tools that a model is offered, and the checks of its calls before any of them is run.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +16,7 @@ use super::{
 use crate::{
     catalog::{self, CatalogEntry, ToolCatalog},
     config::{AgentConfig, Aliases, Fallback, FallbackWhen},
-    error::{Error, Result, nearest},
+    error::{Comparisons, Error, Result},
     llm::{ToolSpec, is_object},
     tool::ExactNumbers,
 };
@@ -22,6 +26,9 @@ const NAMES_SHOWN: usize = 50;
 
 /// The most characters of arguments that a result repeats.
 const MOST_WRITTEN: usize = 2000;
+
+/// How long calls are checked before others have their turn: an answer may have very many.
+const AT_A_TIME: Duration = Duration::from_millis(5);
 
 /// A call that may be run.
 pub(super) struct CheckedCall {
@@ -47,6 +54,8 @@ pub(super) struct ToolSet {
     /// Other agents.
     delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
+    /// By visible name and by path. `None`: several have it.
+    by_name: HashMap<String, Option<usize>>,
     specs: Arc<[ToolSpec]>,
 }
 
@@ -69,7 +78,13 @@ impl ToolSet {
             return Err(Error::input(what, Some(help.to_owned())));
         }
         let specs = entries.iter().map(|entry| spec(entry)).collect();
-        Ok(Self { catalog, delegates, entries, specs })
+        let mut by_name = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            for name in [entry.visible_name.clone(), entry.path()] {
+                by_name.entry(name).and_modify(|known| *known = None).or_insert(Some(index));
+            }
+        }
+        Ok(Self { catalog, delegates, entries, by_name, specs })
     }
 
     /// Goes over to `catalog`; says whether a model is offered something else from now on. What matches nothing any
@@ -123,10 +138,33 @@ impl ToolSet {
         servers
     }
 
-    /// A call that can be run, or the error message for the model.
-    pub(super) fn check(&self, call: &RequestedCall, config: &AgentConfig) -> Result<CheckedCall, String> {
+    /// Each call of an answer, if it can be run, or the error message for the model.
+    pub(super) async fn check_all(
+        &self,
+        calls: &[RequestedCall],
+        config: &AgentConfig,
+    ) -> Vec<Result<CheckedCall, String>> {
+        let (mut left, mut began) = (Comparisons::default(), Instant::now());
+        let mut checked = Vec::with_capacity(calls.len());
+        for call in calls {
+            checked.push(self.check(call, config, &mut left));
+            if began.elapsed() > AT_A_TIME {
+                tokio::task::yield_now().await;
+                began = Instant::now();
+            }
+        }
+        checked
+    }
+
+    /// A call that can be run, or the error message for the model. `left` is what may be compared for its answer.
+    pub(super) fn check(
+        &self,
+        call: &RequestedCall,
+        config: &AgentConfig,
+        left: &mut Comparisons,
+    ) -> Result<CheckedCall, String> {
         let (entry, mut corrections) =
-            self.find(call, config).map_err(|text| with_written(text, &call.arguments))?;
+            self.find(call, config, left).map_err(|text| with_written(text, &call.arguments))?;
         if call.cut {
             let text = format!(
                 "error: the answer was cut at the limit of tokens, so the arguments of `{}` may be incomplete; \
@@ -149,11 +187,11 @@ impl ToolSet {
         let path = entry.path();
         let rule = config.fallbacks.iter().find(|rule| rule.replaces(&path, &arguments));
         if let Some(rule) = rule {
-            let mut ready = take_over(&self.catalog, rule, &path, &arguments, config)?;
+            let mut ready = take_over(&self.catalog, rule, &path, &arguments, config, left)?;
             ready.corrections.splice(0..0, corrections);
             return Ok(CheckedCall { exact: ExactNumbers::of(&text), ..ready });
         }
-        let ready = fit(entry, arguments, corrections, config)?;
+        let ready = fit(entry, arguments, corrections, config, left)?;
         Ok(CheckedCall { exact: ExactNumbers::of(&text), ..ready })
     }
 
@@ -161,8 +199,19 @@ impl ToolSet {
         &self,
         call: &RequestedCall,
         config: &AgentConfig,
+        left: &mut Comparisons,
     ) -> Result<(&Arc<CatalogEntry>, Vec<Correction>), String> {
         let wanted = WantedTool { server: call.server.as_deref(), tool: &call.tool };
+        if let Some(entry) = self.exact(wanted) {
+            return Ok((entry, Vec::new()));
+        }
+        let of_server = wanted.server.map(|server| format!(" of server `{server}`")).unwrap_or_default();
+        let unknown = || format!("error: there is no tool `{}`{of_server}; nothing was run.", call.tool);
+        // Every rule looks at every tool: an answer of many wrong names gets only this after the first ones.
+        let names = self.entries.len() + self.catalog.denied().len() + self.catalog.entries().len();
+        if !left.take(names) {
+            return Err(unknown());
+        }
         // Names as the model is to write them.
         let written = |entry: &CatalogEntry| match wanted.server {
             Some(_) => format!("{} of server {}", entry.tool.name, entry.server),
@@ -177,13 +226,13 @@ impl ToolSet {
         let withheld = if found.is_empty() { self.withheld(wanted, config) } else { None };
         let mut text = match withheld {
             Some(entry) => format!("error: {}; nothing was run.", self.why_not_offered(entry)),
-            None => {
-                let server = wanted.server.map(|server| format!(" of server `{server}`")).unwrap_or_default();
-                format!("error: there is no tool `{}`{server}; nothing was run.", call.tool)
-            }
+            None => unknown(),
         };
-        let near = || self.near(wanted, &config.aliases).filter(|_| withheld.is_none());
-        let meant = if found.is_empty() { near().into_iter().collect() } else { found };
+        let meant = match (found.is_empty(), withheld) {
+            (false, _) => found,
+            (true, Some(_)) => Vec::new(),
+            (true, None) => self.near(wanted, &config.aliases, left).into_iter().collect(),
+        };
         let meant: Vec<String> = meant.into_iter().map(|entry| format!("`{}`", written(entry))).collect();
         if !meant.is_empty() {
             text.extend([" Did you mean ", meant.join(" or ").as_str(), "?"]);
@@ -194,6 +243,15 @@ impl ToolSet {
             text.extend([" Tools: ", names.join(", ").as_str(), more]);
         }
         Err(text)
+    }
+
+    /// The tool that has this name, and no other one.
+    fn exact(&self, wanted: WantedTool<'_>) -> Option<&Arc<CatalogEntry>> {
+        let Some(server) = wanted.server else {
+            return Some(&self.entries[(*self.by_name.get(wanted.tool)?)?]);
+        };
+        let entry = &self.entries[(*self.by_name.get(&format!("{server}.{}", wanted.tool))?)?];
+        (entry.server.as_str() == server && entry.tool.name == wanted.tool).then_some(entry)
     }
 
     /// The tool that is meant by a name and not on offer: the configuration denies it, or the task does without it.
@@ -215,7 +273,15 @@ impl ToolSet {
     }
 
     /// The tool with the most similar name or alias, for a suggestion only.
-    fn near(&self, wanted: WantedTool<'_>, aliases: &Aliases) -> Option<&Arc<CatalogEntry>> {
+    fn near(
+        &self,
+        wanted: WantedTool<'_>,
+        aliases: &Aliases,
+        left: &mut Comparisons,
+    ) -> Option<&Arc<CatalogEntry>> {
+        if !left.take(self.entries.len()) {
+            return None;
+        }
         let names =
             |entry: &Arc<CatalogEntry>| [entry.visible_name.clone(), entry.path(), entry.tool.name.clone()];
         let mut all: Vec<_> = self.entries.iter().map(|entry| (entry, names(entry))).collect();
@@ -225,7 +291,7 @@ impl ToolSet {
         }));
         // The whole name says more than the tool's own, which other servers may have too.
         (0..3).find_map(|form| {
-            let name = nearest(wanted.tool, all.iter().map(|(_, names)| names[form].as_str()))?;
+            let name = left.nearest(wanted.tool, all.iter().map(|(_, names)| names[form].as_str()))?;
             all.iter().find(|(_, names)| names[form] == name).map(|(entry, _)| *entry)
         })
     }
@@ -239,6 +305,7 @@ pub(super) fn take_over(
     path: &str,
     arguments: &Map<String, Value>,
     config: &AgentConfig,
+    left: &mut Comparisons,
 ) -> Result<CheckedCall, String> {
     let entry = catalog
         .find_path(&rule.to)
@@ -251,10 +318,13 @@ pub(super) fn take_over(
     if let FallbackWhen::Argument(arg, _) = &rule.when {
         rest.retain(|key, _| key != arg || known(key));
     }
-    let mut ready = fit(entry, rest.clone(), taken(), config).or_else(|_| {
-        rest.retain(|key, _| known(key));
-        fit(entry, rest, taken(), config)
-    })?;
+    let mut ready = match fit(entry, rest.clone(), taken(), config, left) {
+        Ok(ready) => ready,
+        Err(_) => {
+            rest.retain(|key, _| known(key));
+            fit(entry, rest, taken(), config, left)?
+        }
+    };
     ready.arguments.retain(|key, _| known(key));
     Ok(ready)
 }
@@ -265,8 +335,9 @@ fn fit(
     arguments: Map<String, Value>,
     mut corrections: Vec<Correction>,
     config: &AgentConfig,
+    left: &mut Comparisons,
 ) -> Result<CheckedCall, String> {
-    let Err(error) = entry.check(&arguments) else {
+    let Err(error) = entry.check_within(&arguments, left) else {
         return Ok(CheckedCall {
             entry: entry.clone(),
             arguments,

@@ -111,7 +111,7 @@ impl TurnLoop<'_> {
             }
             let said = self.ask().await?;
             let config = &self.agent.config;
-            let checked: Checked = said.calls.iter().map(|call| self.tool_set.check(call, config)).collect();
+            let checked: Checked = self.limits.guard(self.tool_set.check_all(&said.calls, config)).await?;
             if let Some(reason) = self.rejection_of_answer(&said, &checked)
                 && self.roll_back(reason, &said)?
             {

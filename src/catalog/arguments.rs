@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 use super::CatalogEntry;
 #[cfg(feature = "daemon")]
 use crate::config::ArgumentCheck;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Comparisons, Error, Result};
 
 /// Names of arguments that are listed at most, and arguments without a place that are looked into.
 const LISTED: usize = 20;
 /// Arguments that are `null`, of one call: with more of them none is left out.
 const MOST_NULLS: usize = 32;
-/// Names that a wrong one is compared with.
-const COMPARED: usize = 1000;
+/// Bytes of the names that a wrong one is compared with.
+const LONGEST_NAME: usize = 256;
 
 impl CatalogEntry {
     /// A text as the schema of the argument `key` wants it: `"007"` stays text where that says string, becomes a
@@ -56,7 +56,7 @@ impl CatalogEntry {
         if unknown.is_empty() {
             return checked.map(|()| Vec::new());
         }
-        let meant = self.meant(arguments);
+        let meant = self.meant(arguments, &mut Comparisons::default());
         let is_closed = self.is_closed();
         let mut problems = match checked {
             Ok(()) if !is_closed => return Ok(self.warnings(&unknown)),
@@ -64,7 +64,8 @@ impl CatalogEntry {
             Err(Error::ArgumentsInvalid { problems, .. }) => problems,
             Err(other) => return Err(other),
         };
-        let lines = unknown.iter().map(|name| format!("`{name}` is unknown")).filter(|_| is_closed);
+        let lines = unknown.iter().take(LISTED).map(|name| format!("`{name}` is unknown"));
+        let lines = lines.filter(|_| is_closed);
         for line in lines.chain(meant) {
             if !problems.contains(&line) {
                 problems.push(line);
@@ -113,28 +114,36 @@ impl CatalogEntry {
     }
 
     /// What arguments without a place in the schema were probably to be called.
-    pub(super) fn meant(&self, arguments: &Map<String, Value>) -> Vec<String> {
+    pub(super) fn meant(&self, arguments: &Map<String, Value>, left: &mut Comparisons) -> Vec<String> {
         let Some(properties) = self.properties() else { return vec![] };
         let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));
         unknown
             .take(LISTED)
             .filter_map(|name| {
-                Some((name, self.free_name_like(name, |known| arguments.contains_key(known))?))
+                let is_taken = |known: &str| arguments.contains_key(known);
+                Some((name, self.free_name_like(name, is_taken, left)?))
             })
             .map(|(name, meant)| format!("did you mean `{meant}` instead of `{name}`?"))
             .collect()
     }
 
-    fn free_name_like(&self, name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
-        let known = self.properties()?.keys().take(COMPARED).map(String::as_str);
-        nearest(name, known.filter(|known| !is_taken(known)))
+    fn free_name_like(
+        &self,
+        name: &str,
+        is_taken: impl Fn(&str) -> bool,
+        left: &mut Comparisons,
+    ) -> Option<String> {
+        let known = self.properties()?.keys().map(String::as_str);
+        // To look up a very long one takes time, too.
+        left.nearest(name, known.filter(|known| known.len() <= LONGEST_NAME && !is_taken(known)))
     }
 
     /// About arguments that are sent although the schema does not name them.
     fn warnings(&self, unknown: &[&String]) -> Vec<String> {
         let is_open = self.tool.input_schema.get("additionalProperties").is_some();
+        let mut left = Comparisons::default();
         let told = unknown.iter().take(LISTED).filter_map(|name| {
-            let meant = self.free_name_like(name, |_| false);
+            let meant = self.free_name_like(name, |_| false, &mut left);
             // An argument that the schema expressly allows is reported only if it looks like a mistake.
             if is_open && meant.is_none() {
                 return None;
@@ -319,5 +328,19 @@ mod tests {
         assert_eq!(told, ["`typo` was sent, and the schema of `s.t` does not name it"]);
         let patterns = json!({"properties": properties, "patternProperties": {"^x-": {}}});
         assert_eq!(check(patterns, json!({"x-a": 1})), Ok(vec![]));
+    }
+
+    #[test]
+    fn suggestions_of_one_call_have_one_budget() {
+        let long = "x".repeat(56);
+        let names = (0..3000).map(|n| (format!("{long}{n:06}"), json!({}))).collect::<Map<String, Value>>();
+        let wide = entry(json!({"type": "object", "properties": names, "additionalProperties": false}));
+        let arguments: Map<String, Value> = (0..20).map(|n| (format!("{long}-{n:05}"), json!(1))).collect();
+        let mut left = Comparisons::default();
+        assert_eq!(wide.meant(&arguments, &mut left).len(), 1, "the budget is used up by the first one");
+        // Names over 64 letters are not compared.
+        let arguments = Map::from_iter([("y".repeat(200), json!(1)), ("x".repeat(199), json!(1))]);
+        let far = entry(json!({"type": "object", "properties": {("x".repeat(200)): {}}}));
+        assert_eq!(far.meant(&arguments, &mut Comparisons::default()), Vec::<String>::new());
     }
 }

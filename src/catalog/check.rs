@@ -2,6 +2,8 @@
 //! quick is done at once, what may take longer on a thread of its own with a limit of time, and what would not end is
 //! not done at all. The server checks its arguments too: what is left out here costs a better message.
 
+#[cfg(feature = "agents")]
+mod answer;
 mod bounds;
 
 use std::{
@@ -20,6 +22,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+#[cfg(feature = "agents")]
+pub(crate) use self::answer::{CHECK_STACK, ValueSchema};
 use self::bounds::SchemaRequirements;
 use super::mismatch;
 

@@ -8,16 +8,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::signal::unix::{SignalKind, signal};
 use toolcrib::CancellationToken;
 use toolcrib::cli_support::metrics::MetricsServer;
 use toolcrib::config::ConfigOverrides;
 use toolcrib::error::RemoteError;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
-use super::terminal::{
-    output,
-    ui::{Ui, exit_code},
+use super::{
+    signals::{Signals, until_killed},
+    terminal::{
+        output,
+        ui::{Ui, exit_code},
+    },
 };
 
 /// What every command is given.
@@ -62,57 +64,6 @@ impl Locked {
     }
 }
 
-/// The signal that ended the program.
-#[derive(Clone, Copy)]
-pub(super) enum Ended {
-    Interrupt,
-    Terminate,
-}
-
-impl Ended {
-    pub(super) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Interrupt => 130,
-            Self::Terminate => 143,
-        })
-    }
-}
-
-/// Runs `command`. The first signal cancels `cancel`, and the command ends in its own time; the second one
-/// drops the command, which kills every process it owns.
-pub(super) async fn until_killed<T>(
-    mut command: impl Future<Output = T> + Unpin,
-    cancel: &CancellationToken,
-    ui: &Ui,
-) -> Result<(T, Option<Ended>), Ended> {
-    let mut interrupt = signal(SignalKind::interrupt()).ok();
-    let mut terminate = signal(SignalKind::terminate()).ok();
-    // `nohup` has it ignored: to listen would undo that.
-    let mut hangup =
-        (!toolcrib::cli_support::ignores_hangup()).then(|| signal(SignalKind::hangup()).ok()).flatten();
-    let mut next = async || {
-        let wait = async |signal: &mut Option<tokio::signal::unix::Signal>| match signal {
-            Some(signal) => drop(signal.recv().await),
-            None => std::future::pending().await,
-        };
-        tokio::select! {
-            () = wait(&mut interrupt) => Ended::Interrupt,
-            () = wait(&mut terminate) => Ended::Terminate,
-            () = wait(&mut hangup) => Ended::Terminate,
-        }
-    };
-    let first = tokio::select! {
-        outcome = &mut command => return Ok((outcome, None)),
-        first = next() => first,
-    };
-    ui.status("Stopping", "(a second Ctrl-C kills everything at once)");
-    cancel.cancel();
-    tokio::select! {
-        outcome = command => Ok((outcome, Some(first))),
-        again = next() => Err(again),
-    }
-}
-
 /// Makes room for 4096 descriptors while there is one thread only. Linux doubles the table as it fills, and where
 /// threads share it, all that open something wait 10 to 20 ms each time (`synchronize_rcu`): 40 ms of a thousand model
 /// requests at once.
@@ -136,13 +87,43 @@ impl Context<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::io("could not start the runtime", error))?;
         let command = Box::pin(self.beside_metrics(command));
-        let ended = runtime.block_on(until_killed(command, &self.cancel, self.ui));
+        let signals = Signals::watch();
+        let ended = runtime.block_on(until_killed(command, &signals, &self.cancel, self.ui));
         // Blocking reads of stdin must not keep a finished program.
         runtime.shutdown_timeout(Duration::from_millis(100));
         match ended {
             // Everything was dropped, and with it every process was killed.
             Err(signal) | Ok((Ok(_), Some(signal))) => Ok(signal.code()),
+            // The signal is why: its code says which it was.
+            Ok((Err(error), Some(signal)))
+                if matches!(error.downcast_ref::<Error>(), Some(Error::Cancelled)) =>
+            {
+                self.ui.fail_any(&error);
+                Ok(signal.code())
+            }
             Ok((outcome, _)) => outcome,
+        }
+    }
+
+    /// Work that may wait for a file, or takes long, on a thread for that. A signal ends the wait for it.
+    ///
+    /// # Errors
+    /// A signal came.
+    pub(super) async fn beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let work = tokio::task::spawn_blocking(work);
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Error::Cancelled),
+            done = work => match done {
+                Ok(done) => Ok(done),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(Error::Cancelled),
+                },
+            },
         }
     }
 

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 
 use super::{log::Log, short_hash};
 use crate::{
+    bounded,
     config::{Config, Env, StartJobs},
     error::{ConfigError, Error, ErrorCode, RemoteError, Result},
     gateway::Router,
@@ -27,6 +28,9 @@ use crate::{
     start::{ServerEvent, StopReport},
     tool::ServerName,
 };
+
+/// Bytes of a file of the configuration, or of its environment, that are compared.
+const LONGEST_FILE: u64 = 16 << 20;
 
 /// Owns the servers; requests borrow it.
 pub(super) struct DaemonServers {
@@ -146,7 +150,7 @@ impl DesiredState {
         let mut digest = Sha256::new();
         for file in &config.files {
             digest.update(file.as_os_str().as_encoded_bytes());
-            digest.update(fs::read(file).unwrap_or_default());
+            digest.update(bounded::beginning(file, LONGEST_FILE).unwrap_or_default());
         }
         let edition = short_hash(&digest);
         Ok(Self { config: Arc::new(config), selection, edition, stamps, trouble: None, kept: Vec::new() })

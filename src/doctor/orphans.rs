@@ -27,6 +27,17 @@ fn shown(line: &str) -> String {
     std::iter::once(program).chain(telling.take(2)).collect::<Vec<_>>().join(" ")
 }
 
+/// The command line of a process, also of one whose first thread has ended: then its other threads have it.
+fn command_line(process: &Path) -> Option<Vec<u8>> {
+    let read = |folder: &Path| bounded::beginning(&folder.join("cmdline"), COMMAND_LINE).ok();
+    let own = read(process)?;
+    if !own.is_empty() {
+        return Some(own);
+    }
+    let threads = std::fs::read_dir(process.join("task")).ok()?.flatten();
+    threads.filter_map(|thread| read(&thread.path())).find(|line| !line.is_empty())
+}
+
 /// Whether a process adopts orphans.
 fn is_reaper(pid: u64) -> bool {
     let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -55,7 +66,7 @@ pub fn orphans() -> Vec<Finding> {
         if process.metadata().ok()?.uid() != own {
             return None;
         }
-        let line = bounded::beginning(&path.join("cmdline"), COMMAND_LINE).ok()?;
+        let line = command_line(&path)?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if !looks_like_one(&line) {
             return None;

@@ -1,21 +1,19 @@
 //! Trajectories of Harbor, in its Agent Trajectory Interchange Format (ATIF): one file for each task.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
 use super::{
     ExportSummary,
     conversation::{Call, Conversation, calls, role, text},
-    output,
+    output::{self, Place},
     run_reader::{EndedTask, RunReader},
 };
 use crate::{error::Result, run_files::safe_name};
 
 const VERSION: &str = "ATIF-v1.7";
 
-pub(super) fn write(run: &RunReader, folder: &Path) -> Result<ExportSummary> {
-    output::new_folder(folder)?;
+pub(super) fn write(run: &RunReader, place: Place<'_>) -> Result<ExportSummary> {
+    let folder = output::new_folder(place)?;
     let mut summary = ExportSummary::default();
     run.each_task(|task| {
         let conversation = run.conversation(&task).filter(|conversation| !conversation.messages.is_empty());
@@ -24,8 +22,8 @@ pub(super) fn write(run: &RunReader, folder: &Path) -> Result<ExportSummary> {
             return Ok(());
         };
         summary.tasks += 1;
-        let path = folder.join(safe_name(&task.name()) + ".json");
-        output::document(&path, &trajectory(run, &task, &conversation))
+        let name = safe_name(&task.name()) + ".json";
+        output::document(&folder, &name, &trajectory(run, &task, &conversation))
     })?;
     Ok(summary)
 }

@@ -48,11 +48,17 @@ fn quoted(cell: &str) -> Cow<'_, str> {
     }
 }
 
-/// Spreadsheets take a cell that begins with one of these for a formula. Numbers stay as they are.
+/// Spreadsheets take a cell that begins with one of these for a formula, some of them also behind blanks and breaks, and in
+/// the wide forms of the letters. Numbers stay as they are.
 fn harmless(text: &str) -> Cow<'_, str> {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.trim().parse::<f64>().is_err();
-    if formula { format!("'{text}").into() } else { text.into() }
+    const SIGNS: [char; 8] = ['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}'];
+    let skipped = |c: char| c.is_whitespace() || c.is_control() || UNSEEN.contains(&c);
+    let formula = text.starts_with(['\t', '\r', '\n']) || text.trim_start_matches(skipped).starts_with(SIGNS);
+    if formula && text.trim().parse::<f64>().is_err() { format!("'{text}").into() } else { text.into() }
 }
+
+/// Letters that take no place: a byte order mark, and what joins or parts others.
+const UNSEEN: [char; 6] = ['\u{feff}', '\u{200b}', '\u{200c}', '\u{200d}', '\u{2060}', '\u{ad}'];
 
 const COLUMNS: &[Column] = &[
     ("run", Outside, |task| Some(task.report.run.clone())),
@@ -114,6 +120,14 @@ mod tests {
             ("-cmd|' /C calc'!A0", "'-cmd|' /C calc'!A0"),
             ("@SUM(A1)", "'@SUM(A1)"),
             ("\t=1", "'\t=1"),
+            ("\n=1", "'\n=1"),
+            ("\nwords", "'\nwords"),
+            (" =1", "' =1"),
+            ("\u{a0}\u{200b}@a", "'\u{a0}\u{200b}@a"),
+            ("\u{ff1d}1+1", "'\u{ff1d}1+1"),
+            ("\u{ff0b}1+a", "'\u{ff0b}1+a"),
+            (" -4", " -4"),
+            (" words", " words"),
             ("-4", "-4"),
             ("+4.5e3", "+4.5e3"),
             ("a=b", "a=b"),

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Seek, Write},
-    path::Path,
 };
 
 use serde_json::{Map, Value, json};
@@ -12,7 +11,7 @@ use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
 use super::{
     ExportSummary,
     conversation::{Call, Conversation, calls, role, text},
-    output,
+    output::{self, Target},
     run_reader::{EndedTask, RunReader},
 };
 use crate::{
@@ -46,12 +45,9 @@ struct Archive<'a> {
     summaries: BufWriter<&'a File>,
 }
 
-pub(super) fn write(run: &RunReader, path: &Path) -> Result<ExportSummary> {
-    let place = output::beside(path, ".summaries");
-    let summaries = output::create(&place)?;
-    // It has no name any more, and goes with its last handle.
-    std::fs::remove_file(&place).map_err(output::failed)?;
-    let zip = ZipWriter::new(BufWriter::new(output::create(path)?));
+pub(super) fn write(run: &RunReader, target: Target<'_>) -> Result<ExportSummary> {
+    let summaries = target.create_beside(".summaries")?;
+    let zip = ZipWriter::new(BufWriter::new(target.create()?));
     let mut archive = Archive { zip, summaries: BufWriter::new(&summaries) };
     let mut counts = Counts::default();
     run.each_task(|task| {

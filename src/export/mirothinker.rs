@@ -1,14 +1,14 @@
 //! Task logs of MiroThinker (its class `TaskLog`): one file for each task. Calls are written into the text as its models
 //! write them, which its own tools read.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
 use super::{
     ExportSummary,
     conversation::{Conversation, calls, role, text},
-    output,
+    output::{self, Place},
     run_reader::{EndedTask, RunReader},
 };
 use crate::{
@@ -17,8 +17,8 @@ use crate::{
     task::{Outcome, Target},
 };
 
-pub(super) fn write(run: &RunReader, folder: &Path) -> Result<ExportSummary> {
-    output::new_folder(folder)?;
+pub(super) fn write(run: &RunReader, place: Place<'_>) -> Result<ExportSummary> {
+    let folder = output::new_folder(place)?;
     let mut summary = ExportSummary::default();
     run.each_task(|task| {
         let conversation = run.conversation(&task).filter(|_| task.report.model.is_some());
@@ -28,8 +28,8 @@ pub(super) fn write(run: &RunReader, folder: &Path) -> Result<ExportSummary> {
         };
         summary.tasks += 1;
         // Its programs take all that begins so for task logs.
-        let path = folder.join(format!("task_{}.json", safe_name(&task.name())));
-        output::document(&path, &task_log(&task, &conversation))
+        let name = format!("task_{}.json", safe_name(&task.name()));
+        output::document(&folder, &name, &task_log(&task, &conversation))
     })?;
     Ok(summary)
 }

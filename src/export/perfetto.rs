@@ -2,7 +2,7 @@
 //! the requests and calls below them; every server has a track too.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     io::Write,
 };
 
@@ -30,6 +30,8 @@ struct Trace<'a> {
     wanted: Option<HashSet<String>>,
     /// The tasks that are under way, each at the place of its tracks.
     slots: Vec<Option<OpenTask>>,
+    /// The places that are free again.
+    free: BTreeSet<usize>,
     /// Their places.
     places: HashMap<String, usize>,
     named: HashSet<(u32, usize)>,
@@ -64,6 +66,7 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
         out,
         wanted: run.wanted_tasks()?,
         slots: Vec::new(),
+        free: BTreeSet::new(),
         places: HashMap::new(),
         named: HashSet::new(),
         servers: HashMap::new(),
@@ -175,7 +178,7 @@ impl Trace<'_> {
         if unwanted || self.places.contains_key(&id) {
             return Ok(());
         }
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let slot = self.free.pop_first().unwrap_or(self.slots.len());
         self.places.insert(id.clone(), slot);
         let task = OpenTask { id, attempt, began: ns, steps: HashMap::new(), lanes: vec![true] };
         match self.slots.get_mut(slot) {
@@ -188,6 +191,7 @@ impl Trace<'_> {
     fn end_task(&mut self, slot: usize, mut args: Value) -> Result<()> {
         let Some(task) = self.slots.get_mut(slot).and_then(Option::take) else { return Ok(()) };
         self.places.remove(&task.id);
+        self.free.insert(slot);
         let end = self.last_ns;
         for ((_, agent, ..), step) in task.steps {
             let args = json!({"agent": agent, "unfinished": true});

@@ -257,6 +257,11 @@ impl KnownHosts {
 
 /// Why a request is not answered.
 fn refused<B>(request: &Request<B>, known: &KnownHosts) -> Option<Response<AnswerBody>> {
+    // What came in one piece may be longer than the buffer for it.
+    if head_bytes(request) > MAX_HEAD {
+        let why = "the head of the request is longer than 32 KiB\n";
+        return Some(refusal(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why));
+    }
     let mut hosts = request.headers().get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return Some(refusal(StatusCode::BAD_REQUEST, "a request needs one Host header\n"));
@@ -269,6 +274,12 @@ fn refused<B>(request: &Request<B>, known: &KnownHosts) -> Option<Response<Answe
         false => "the Host header is not one of this server\n",
     };
     ((known.is_loopback || known.is_named) && !ours).then(|| refusal(StatusCode::MISDIRECTED_REQUEST, why))
+}
+
+/// About the bytes of the head of a request.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let line = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    request.headers().iter().fold(line, |sum, (name, value)| sum + name.as_str().len() + value.len() + 4)
 }
 
 fn ip_of(host: &str) -> Option<IpAddr> {
@@ -336,6 +347,12 @@ mod tests {
     async fn a_head_that_is_too_long_is_refused() {
         let (address, _end, _task) = server().await;
         let long = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(2 * MAX_HEAD));
+        let over = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(MAX_HEAD + 8));
+        let header = format!("GET / HTTP/1.1\r\nHost: localhost\r\na: {}\r\n\r\n", "x".repeat(MAX_HEAD));
+        for request in [over, header] {
+            let text = ask(address, request.as_bytes()).await;
+            assert!(text.starts_with("HTTP/1.1 431"), "{text}");
+        }
         let many = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS));
         for request in [long, many] {
             let text = ask(address, request.as_bytes()).await;

@@ -28,12 +28,16 @@ use super::{
     wire::{self, Decoded},
 };
 use crate::{
+    bounded,
     config::{BatchConfig, LlmConfig, TokenPrice},
     error::{Error, Result},
     http::{HostPool, HttpClients},
     recording::TrafficObserver,
     retry::RetryPolicy,
 };
+
+/// Bytes of a script.
+const LONGEST_SCRIPT: u64 = 64 << 20;
 
 /// A model, ready to be asked. Clones share the counters; all clients of one endpoint that come from the same
 /// [`HttpClients`] share its limits and its pauses too.
@@ -138,7 +142,7 @@ impl LlmClient {
         }
         if let Some(file) = config.model.strip_prefix("script:") {
             let path = base_dir.join(file.trim());
-            let text = std::fs::read_to_string(&path).map_err(|error| {
+            let text = bounded::read_named(&path, LONGEST_SCRIPT).map_err(|error| {
                 Error::input(format!("cannot read the script {}: {error}", path.display()), None)
             })?;
             let script = Script::parse(&path.display().to_string(), &text)?;

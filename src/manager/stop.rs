@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    process::{StopOutcome, describe, marked_processes, replace_guards},
+    process::{StopOutcome, describe, marked_processes, replace_guards, thaw_marked},
     session::Session,
     start::ServerStop,
 };
@@ -35,10 +35,14 @@ pub(super) async fn close(session: &Session) -> ServerStop {
 /// Processes that still carry `marker`, after the kernel had its time.
 pub(super) async fn survivors(marker: &str) -> Vec<u32> {
     let deadline = Instant::now() + VERIFY_LIMIT;
+    let mut is_thawed = false;
     loop {
         let left = marked_processes(marker);
         if left.is_empty() || Instant::now() >= deadline {
             return replace_guards(left);
+        }
+        if !std::mem::replace(&mut is_thawed, true) {
+            thaw_marked(marker);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -14,13 +14,15 @@ use crate::{
 #[derive(Default)]
 pub(super) struct EventIndex {
     servers: HashMap<String, usize>,
-    tasks: HashMap<(String, u32), usize>,
+    /// By name, then by attempt.
+    tasks: HashMap<String, HashMap<u32, usize>>,
     /// The last attempt at each task: events of its agents do not repeat its number.
     latest: HashMap<String, usize>,
-    /// Spans without an end, by task, agent, whether it is a request to the model, and number.
-    open: HashMap<Key, usize>,
+    /// Spans of each task that have no end yet.
+    open: HashMap<String, HashMap<Key, usize>>,
 }
 
+/// A span by task, agent, whether it is a request to the model, and number.
 type Key = (String, String, bool, u32);
 
 impl EventIndex {
@@ -37,7 +39,8 @@ impl EventIndex {
     }
 
     fn task<'a>(&mut self, run: &'a mut RunFolder, task: &str, attempt: u32, at_ms: f64) -> &'a mut RunTask {
-        let index = *self.tasks.entry((task.to_owned(), attempt)).or_insert_with(|| {
+        let attempts = self.tasks.entry(task.to_owned()).or_default();
+        let index = *attempts.entry(attempt).or_insert_with(|| {
             run.tasks.push(RunTask { task: task.to_owned(), attempt, start_ms: at_ms, ..RunTask::default() });
             run.tasks.len() - 1
         });
@@ -47,9 +50,8 @@ impl EventIndex {
 
     /// The row of a task that ended with this attempt. It may have begun with an earlier one: one row has all attempts.
     fn ended<'a>(&mut self, run: &'a mut RunFolder, task: &str, attempt: u32, at_ms: f64) -> &'a mut RunTask {
-        let key = (task.to_owned(), attempt);
         if let Some(latest) = self.latest.get(task) {
-            self.tasks.entry(key).or_insert(*latest);
+            self.tasks.entry(task.to_owned()).or_default().entry(attempt).or_insert(*latest);
         }
         let row = self.task(run, task, attempt, at_ms);
         row.attempt = attempt;
@@ -60,27 +62,27 @@ impl EventIndex {
     #[cfg(feature = "view")]
     pub(super) fn take(&mut self, run: &mut RunFolder, task: &str) -> Option<RunTask> {
         let place = self.latest.remove(task)?;
-        self.tasks.retain(|(name, _), _| name != task);
-        self.open.retain(|(name, ..), _| name != task);
+        self.tasks.remove(task);
+        self.open.remove(task);
         let taken = run.tasks.swap_remove(place);
         // The last one stands in its place now.
         let moved = run.tasks.len();
-        self.latest
-            .values_mut()
-            .chain(self.tasks.values_mut())
-            .filter(|index| **index == moved)
-            .for_each(|index| *index = place);
+        if let Some(name) = run.tasks.get(place).map(|task| &task.task) {
+            let attempts = self.tasks.get_mut(name).into_iter().flat_map(HashMap::values_mut);
+            let indexes = self.latest.get_mut(name).into_iter().chain(attempts);
+            indexes.filter(|index| **index == moved).for_each(|index| *index = place);
+        }
         Some(taken)
     }
 
     fn open(&mut self, run: &mut RunFolder, key: Key, span: TaskSpan) {
         let Some(task) = self.latest.get(&key.0).map(|index| &mut run.tasks[*index]) else { return };
         task.spans.push(span);
-        self.open.insert(key, task.spans.len() - 1);
+        self.open.entry(key.0.clone()).or_default().insert(key, task.spans.len() - 1);
     }
 
     fn close<'a>(&mut self, run: &'a mut RunFolder, key: &Key) -> Option<&'a mut SpanKind> {
-        let index = self.open.remove(key)?;
+        let index = self.open.get_mut(&key.0)?.remove(key)?;
         let task = self.latest.get(&key.0).map(|index| &mut run.tasks[*index])?;
         task.spans.get_mut(index).map(|span| &mut span.kind)
     }

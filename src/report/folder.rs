@@ -15,6 +15,9 @@ use crate::{
     task::{Resumed, Timings, ToolStats, Usage},
 };
 
+/// Pauses of a run that are told from the times in which it worked.
+const MOST_PAUSES: usize = 100;
+
 /// What the folder of a run holds. Times are in milliseconds since the run began.
 #[non_exhaustive]
 pub struct RunFolder {
@@ -265,6 +268,9 @@ impl RunFolder {
     /// The run goes on at this time; the last line before is that of `wall_ms`.
     pub(super) fn resumed(&mut self, ms: f64) {
         let took_ms = self.working_ms(ms) - self.wall_ms;
+        if self.pauses.len() >= MOST_PAUSES {
+            return;
+        }
         if took_ms > 0.0 {
             self.pauses.push(RunPause {
                 ended_ms: ms,

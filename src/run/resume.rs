@@ -70,7 +70,7 @@ pub(super) struct Make {
 impl Make {
     pub(super) fn of(run: &Run) -> Self {
         let overrides = &run.config.overrides;
-        let text = run.config.file.as_ref().and_then(|file| fs::read(file).ok());
+        let text = run.config.file.as_ref().and_then(|file| bounded::read(file, LONGEST).ok());
         Self {
             tasks: tasks_digest(&run.tasks, run.samples),
             model: run.model.as_ref().map(LlmClient::model_label).map(str::to_owned),
@@ -223,7 +223,10 @@ fn of_id(runs: &Path, id: &str, make: &Make) -> Result<Found> {
 
 /// The run that was written to last, of those that `wanted` names.
 fn newest(runs: &Path, wanted: impl Fn(&Manifest) -> bool) -> Option<(Manifest, PathBuf)> {
-    let entries = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
+    // What a link leads to is no run of this folder.
+    let own =
+        fs::read_dir(runs).ok()?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let entries = own.map(|entry| entry.path());
     let written =
         |folder: &Path| fs::metadata(folder.join("run.json")).and_then(|about| about.modified()).ok();
     let mut folders: Vec<(SystemTime, PathBuf)> =

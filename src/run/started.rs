@@ -27,7 +27,7 @@ use crate::{
     score,
     start::StartReport,
     store::{RunStore, TaskJournal},
-    task::{Outcome, Reason, Task, TaskError, TaskReport, sample_name},
+    task::{Outcome, Reason, Score, Task, TaskError, TaskReport, sample_name},
     text::short_hex,
 };
 
@@ -309,7 +309,7 @@ impl StartedRun {
         // Boxed: rustc limits how deep the futures of embedding programs may be.
         let mut report = Box::pin(agent.run(task)).await;
         if self.open.setup.samples.get() > 1 {
-            group_answer(task, &mut report);
+            group_answer(task, &mut report).await;
         }
         report.resumed = steps.and_then(TaskJournal::resumed);
         observer.ended(&report, !cancel.is_cancelled());
@@ -319,6 +319,10 @@ impl StartedRun {
     /// The task with its input files in its folder. In a replay they are named as in the recording.
     async fn prepare<'t>(&self, task: &'t Task) -> Result<Cow<'t, Task>> {
         let OpenRun { about, files, cassette_mode, setup, .. } = &self.open;
+        if setup.is_worker && matches!(task.score, Some(Score::JsonSchema { file: Some(_), .. })) {
+            let what = "a task on a worker cannot name the file of a schema";
+            return Err(Error::input(what, Some("write the schema into the task".to_owned())));
+        }
         if task.files.is_empty() {
             return Ok(Cow::Borrowed(task));
         }
@@ -443,8 +447,11 @@ impl StartedRun {
 }
 
 /// Names the group of answers of the task's samples that are the same as this one.
-pub(super) fn group_answer(task: &Task, report: &mut TaskReport) {
-    let form = report.answer.as_ref().map(|answer| score::normal_form(task, answer));
+pub(super) async fn group_answer(task: &Task, report: &mut TaskReport) {
+    let form = match &report.answer {
+        Some(answer) => score::answer_form(task, answer).await,
+        None => None,
+    };
     report.answer_group = form.map(|form| group_name(&form));
 }
 

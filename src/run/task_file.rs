@@ -20,11 +20,10 @@ use self::{
 };
 pub use self::{dialect::TaskDialect, format::TaskFormat, reader::TaskFields};
 
-use super::input_files;
+use super::input_files::{self, NamedFiles};
 use crate::{
     bounded,
     error::{Error, Result, nearest},
-    score,
     task::{DefaultScore, Task, check_files, object::Object},
     text::counted,
 };
@@ -33,6 +32,8 @@ use crate::{
 const SHOWN: usize = 20;
 /// The most that are listed of one kind.
 const SHOWN_ALIKE: usize = 3;
+/// Bytes of the schemas that tasks in memory read from files.
+const ALL_SCHEMAS: usize = 64 << 20;
 /// The most fields that a message names.
 const FIELDS_SHOWN: usize = 12;
 
@@ -48,6 +49,9 @@ pub struct TaskFileOptions {
     pub fields: TaskFields,
     /// The scorer of tasks with a target that have neither a `score` nor `choices`.
     pub score: Option<DefaultScore>,
+    /// Folders from which tasks may take input files and schemas, beside that of their own file: it may come from
+    /// somebody else.
+    pub allow_files: Vec<PathBuf>,
 }
 
 /// What is told about a file of tasks.
@@ -111,8 +115,6 @@ fn similar_file(path: &Path) -> Option<PathBuf> {
 /// Checks the tasks of one source, and collects their mistakes.
 pub(super) struct Checks {
     name: String,
-    /// Paths of input files are relative to it.
-    folder: PathBuf,
     reader: TaskReader,
     reading: Option<String>,
     notes: Notes,
@@ -137,11 +139,10 @@ impl Checks {
         options: &TaskFileOptions,
         format: TaskFormat,
     ) -> Self {
-        let folder = folder.into();
+        let named = NamedFiles { folder: folder.into(), allowed: Some(options.allow_files.clone().into()) };
         Self {
             name: name.into(),
-            reader: TaskReader::new(options, format.is_table(), folder.clone()),
-            folder,
+            reader: TaskReader::new(options, format.is_table(), named),
             reading: None,
             notes: Notes::default(),
             first: Vec::new(),
@@ -249,7 +250,12 @@ impl Checks {
         {
             object.insert("id".to_owned(), id.into());
         }
-        let task = self.reader.object(object, self.seen, &mut self.notes);
+        let mut task = self.reader.object(object, self.seen, &mut self.notes);
+        if self.notes.schemas > ALL_SCHEMAS {
+            task =
+                Err("`score.file`: the schemas of these tasks have over 64 MiB: write them as JSON lines"
+                    .into());
+        }
         self.checked(task, line, &place, &label)
     }
 
@@ -259,7 +265,8 @@ impl Checks {
             Some(first) => Err(format!("id `{}` is taken by {first}", task.id)),
             None => Ok(task),
         });
-        let found = task.and_then(|mut task| input_files::find(&mut task, &self.folder).map(|()| task));
+        let named = self.reader.named();
+        let found = task.and_then(|mut task| input_files::find(&mut task, named).map(|()| task));
         match found {
             Ok(task) => {
                 self.places.insert(task.id.clone(), place.to_owned());
@@ -311,7 +318,7 @@ impl Checks {
             reading: self.reading.map(|reading| format!("{} {reading}", self.name)),
             warnings: self.notes.told.into_iter().map(warning).collect(),
         };
-        Ok((LineReader(self.reader), notes))
+        Ok((LineReader(self.reader.checked()), notes))
     }
 }
 
@@ -352,7 +359,6 @@ fn parse(line: &str, position: usize, score: Option<&DefaultScore>) -> Result<Ta
     if let Some(score) = score {
         score.apply(&mut task);
     }
-    score::check(&task)?;
     Ok(task)
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    input_files,
+    input_files::{self, NamedFiles},
     task_file::{
         Checks, LineReader, TaskFileNotes, TaskFileOptions, TaskFormat, encoding, parse_text, unreadable,
     },
@@ -34,8 +34,8 @@ const LONGEST_DOCUMENT: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct TaskSet {
     source: Source,
-    /// Paths of input files are relative to it.
-    folder: PathBuf,
+    /// Where the files that tasks name may be.
+    named: NamedFiles,
     entries: Vec<Entry>,
     notes: TaskFileNotes,
     /// What it was read from.
@@ -67,7 +67,7 @@ impl From<Vec<Task>> for TaskSet {
     fn from(mut tasks: Vec<Task>) -> Self {
         for task in tasks.iter_mut().filter(|task| task.input_files.digest == 0) {
             // `TaskSet::check_files` says what is wrong.
-            let _ = input_files::find(task, Path::new(""));
+            let _ = input_files::find(task, &NamedFiles::default());
         }
         let entry = |(at, task): (u64, &Task)| Entry {
             at,
@@ -78,7 +78,7 @@ impl From<Vec<Task>> for TaskSet {
         };
         let entries = (0..).zip(&tasks).map(entry).collect();
         let (source, notes) = (Source::Memory(tasks), TaskFileNotes::default());
-        Self { source, folder: PathBuf::new(), entries, notes, path: None }
+        Self { source, named: NamedFiles::default(), entries, notes, path: None }
     }
 }
 
@@ -198,8 +198,9 @@ impl TaskSet {
         }
         let (reader, notes) = checks.finish()?;
         entries.shrink_to_fit();
+        let named = NamedFiles { folder, allowed: Some(options.allow_files.clone().into()) };
         let source = Source::File(file, path.to_owned(), reader);
-        Ok(Self { source, folder, entries, notes, path: None })
+        Ok(Self { source, named, entries, notes, path: None })
     }
 
     /// How many there are.
@@ -236,7 +237,8 @@ impl TaskSet {
         let line = line.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']);
         let task = reader.read(line, entry.number as usize);
         let with_files = |mut task: Task| {
-            self.folder.clone_into(&mut task.input_files.folder);
+            self.named.folder.clone_into(&mut task.input_files.folder);
+            task.input_files.allowed.clone_from(&self.named.allowed);
             task.input_files.digest = entry.files;
             Cow::Owned(task)
         };
@@ -300,7 +302,7 @@ impl TaskSet {
             let task = &tasks[usize::try_from(entry.at).unwrap_or(usize::MAX)];
             let found = check_files(&task.files).and_then(|()| match looked_at(task) {
                 true => Ok(()),
-                false => input_files::find(&mut task.clone(), Path::new(""))
+                false => input_files::find(&mut task.clone(), &NamedFiles::default())
                     .and(Err("`files` were not there when the run was set up".to_owned())),
             });
             found.map_err(|problem| Error::input(format!("the task `{}`: {problem}", task.id), None))?;

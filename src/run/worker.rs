@@ -194,7 +194,7 @@ impl StartedRun {
             }
         };
         if samples > 1 {
-            group_answer(&task, &mut report);
+            group_answer(&task, &mut report).await;
         }
         let report = self.ended(report, local_id, &held, &steps).await;
         held_tasks.remove(&held, report.is_some());

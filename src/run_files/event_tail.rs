@@ -1,23 +1,21 @@
 //! Where the `events.jsonl` of an interrupted run ends.
 
-use std::{
-    fs::File,
-    io::{self, BufRead, BufReader},
-    path::Path,
-    time::Duration,
-};
+use std::{io, path::Path, time::Duration};
 
 use super::EventLine;
-use crate::duration::nanos;
+use crate::{bounded::BoundedLines, duration::nanos};
+
+/// Longest line: 64 MiB.
+const LONGEST: u64 = 64 << 20;
 
 /// How many bytes of the file are whole lines, and the last of these.
 pub(super) fn whole_lines(path: &Path) -> io::Result<(u64, Option<EventLine>)> {
-    let mut reader = BufReader::new(File::open(path)?);
-    let (mut whole, mut line, mut last) = (0, Vec::new(), Vec::new());
-    while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+    let mut lines = BoundedLines::open(path, LONGEST)?;
+    let (mut whole, mut last) = (0, Vec::new());
+    while let Some((_, line)) = lines.next_line()?.filter(|(_, line)| line.ends_with(b"\n")) {
         whole += line.len() as u64;
-        std::mem::swap(&mut line, &mut last);
-        line.clear();
+        last.clear();
+        last.extend_from_slice(line);
     }
     Ok((whole, serde_json::from_slice(&last).ok()))
 }

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::private;
 use crate::{
-    bounded::BoundedLines,
+    bounded::{self, BoundedLines},
     task::{TaskReport, sample_name},
     text::short_hash,
 };
@@ -130,7 +130,7 @@ fn each_line(path: &Path, mut take: impl FnMut(Line, &[u8])) -> io::Result<()> {
 
 /// Replaces the file by these lines of it, and gives each to `written`.
 fn rewrite(path: &Path, lines: &[Line], mut written: impl FnMut(&[u8])) -> io::Result<File> {
-    let (old, draft) = (File::open(path)?, path.with_extension("jsonl.new"));
+    let (old, draft) = (bounded::open(path)?, path.with_extension("jsonl.new"));
     let mut new = BufWriter::new(private::create(&draft)?);
     let mut text = Vec::new();
     for line in lines {

@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    ffi::OsString,
+    fs::File,
     io::{self, Write},
-    path::PathBuf,
+    path::Path,
     sync::{Mutex, PoisonError},
 };
 
-use super::private;
+use super::private::PrivateFolder;
 use crate::{task::now, tool::ServerName};
 
 /// A file of this size becomes `NAME.stderr.log.1`, in place of the one that was that before.
@@ -17,7 +18,7 @@ const LIMIT: u64 = 8 << 20;
 /// The log files of a run's servers. Lines come without secrets.
 #[derive(Debug)]
 pub(super) struct StderrLogs {
-    dir: PathBuf,
+    run: PrivateFolder,
     limit: u64,
     // Std mutex: held for one write.
     files: Mutex<HashMap<ServerName, Log>>,
@@ -25,15 +26,16 @@ pub(super) struct StderrLogs {
 
 #[derive(Debug)]
 struct Log {
-    path: PathBuf,
+    folder: PrivateFolder,
+    name: OsString,
     file: File,
     size: u64,
 }
 
 impl StderrLogs {
-    /// Files in the folder `dir`, which is made with the first line.
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir, limit: LIMIT, files: Mutex::default() }
+    /// Files in the folder `servers` of a run, which is made with the first line.
+    pub(super) fn new(run: PrivateFolder) -> Self {
+        Self { run, limit: LIMIT, files: Mutex::default() }
     }
 
     /// Adds a line with its time. Losing a line of a log is no reason to end a run.
@@ -46,17 +48,19 @@ impl StderrLogs {
     fn try_write(&self, server: &ServerName, line: &str) -> io::Result<()> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if !files.contains_key(server) {
-            private::create_dir_all(&self.dir)?;
-            let path = self.dir.join(format!("{server}.stderr.log"));
-            let file = private::append(&path)?;
+            let folder = self.run.below(Path::new("servers"))?;
+            let name = OsString::from(format!("{server}.stderr.log"));
+            let file = folder.append(&name)?;
             let size = file.metadata()?.len();
-            files.insert(server.clone(), Log { path, file, size });
+            files.insert(server.clone(), Log { folder, name, file, size });
         }
         let Some(log) = files.get_mut(server) else { return Ok(()) };
         let text = format!("{} {line}\n", now());
         if log.size > 0 && log.size + text.len() as u64 > self.limit {
-            fs::rename(&log.path, log.path.with_extension("log.1"))?;
-            *log = Log { file: private::append(&log.path)?, path: log.path.clone(), size: 0 };
+            let mut old = log.name.clone();
+            old.push(".1");
+            log.folder.rename(&log.name, &old)?;
+            (log.file, log.size) = (log.folder.append(&log.name)?, 0);
         }
         log.file.write_all(text.as_bytes())?;
         log.size += text.len() as u64;
@@ -66,12 +70,14 @@ impl StderrLogs {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn a_noisy_server_fills_at_most_two_files() {
         let home = tempfile::tempdir().unwrap();
-        let logs = StderrLogs { limit: 1000, ..StderrLogs::new(home.path().join("servers")) };
+        let logs = StderrLogs { limit: 1000, ..StderrLogs::new(PrivateFolder::open(home.path()).unwrap()) };
         let server = |name| ServerName::new(name).unwrap();
         logs.write(&server("quiet"), "hello");
         (0..200).for_each(|n| logs.write(&server("noisy.x"), &format!("line {n}")));

@@ -3,7 +3,11 @@
 //! Both texts are compared in one form: composed Unicode, lower case, single blanks, one kind of hyphen. A target that
 //! is a number also equals the same number written with thousands separators or with zeros after its decimals.
 
+use std::{cell::OnceCell, collections::HashSet};
+
 use icu_normalizer::ComposingNormalizerBorrowed;
+
+use super::limited::TimeLimit;
 
 /// Scripts that write words without blanks between them, or join particles to them: a word may begin and end anywhere.
 const UNSPACED: [std::ops::RangeInclusive<char>; 8] = [
@@ -17,21 +21,40 @@ const UNSPACED: [std::ops::RangeInclusive<char>; 8] = [
     '\u{20000}'..='\u{3ffff}', // Han, rarer characters
 ];
 
-/// Whether `target` occurs in `answer` as whole words and whole numbers.
-pub(super) fn contains(answer: &str, target: &str) -> bool {
-    let (answer, target) = (form(answer), form(target));
-    if target.is_empty() {
-        return false;
+/// An answer in the form in which texts are compared.
+pub(super) struct FormedAnswer {
+    text: String,
+    /// In the form of [`decimal`].
+    numbers: OnceCell<HashSet<String>>,
+}
+
+impl FormedAnswer {
+    pub(super) fn new(answer: &str) -> Self {
+        Self { text: form(answer), numbers: OnceCell::new() }
     }
-    let mut from = 0;
-    while let Some(found) = answer[from..].find(&target) {
-        let (start, end) = (from + found, from + found + target.len());
-        if begins(&answer, start) && ends(&answer, end) {
-            return true;
+
+    /// Whether `target` occurs in it as whole words and whole numbers.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(super) fn contains(&self, target: &str, limit: TimeLimit) -> Result<bool, String> {
+        let (answer, target) = (&self.text, form(target));
+        if target.is_empty() {
+            return Ok(false);
         }
-        from = start + answer[start..].chars().next().map_or(1, char::len_utf8);
+        let (finder, mut from) = (memchr::memmem::Finder::new(&target), 0);
+        while let Some(found) = finder.find(&answer.as_bytes()[from..]) {
+            let (start, end) = (from + found, from + found + target.len());
+            if begins(answer, start) && ends(answer, end) {
+                return Ok(true);
+            }
+            from = start + answer[start..].chars().next().map_or(1, char::len_utf8);
+            // One that overlaps itself may be found at every place.
+            limit.check()?;
+        }
+        let Some(wanted) = decimal(&target) else { return Ok(false) };
+        Ok(self.numbers.get_or_init(|| numbers(answer).collect()).contains(&wanted))
     }
-    decimal(&target).is_some_and(|wanted| numbers(&answer).any(|found| found == wanted))
 }
 
 /// The form in which texts are compared.
@@ -174,6 +197,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn contains(answer: &str, target: &str) -> bool {
+        FormedAnswer::new(answer).contains(target, TimeLimit::begin()).unwrap()
+    }
 
     #[test]
     fn numbers_match_whole_numbers_only() {

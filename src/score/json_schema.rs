@@ -2,20 +2,19 @@
 
 use std::path::Path;
 
-use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-use crate::bounded;
+use crate::{bounded, catalog::ValueSchema};
+
+pub(super) use crate::catalog::CHECK_STACK as STACK;
 
 /// Largest file of a schema.
 const LONGEST: u64 = 16 << 20;
-/// Steps that a pattern of a schema may go back.
-const STEPS_BACK: usize = 100_000;
 /// Places in an answer at which JSON is looked for.
 const PLACES: usize = 100;
 
 /// The schema of a task.
-pub(super) struct AnswerSchema(Validator);
+pub(super) struct AnswerSchema(ValueSchema);
 
 impl AnswerSchema {
     /// References to other documents are not followed.
@@ -35,17 +34,18 @@ impl AnswerSchema {
             }
             _ => return Err("the type `json_schema` needs `schema` or `file`, and not both".to_owned()),
         };
-        let patterns = PatternOptions::fancy_regex().backtrack_limit(STEPS_BACK);
-        jsonschema::options()
-            .with_pattern_options(patterns)
-            .build(schema)
+        let schema = ValueSchema::new(schema);
+        schema
             .map(Self)
-            .map_err(|error| format!("`score.schema` is not a JSON Schema: {error}"))
+            .map_err(|error| format!("`score.schema` is not a JSON Schema that can be checked: {error}"))
     }
 
-    /// Whether the JSON of an answer is valid.
-    pub(super) fn accepts(&self, answer: &str) -> bool {
-        found_json(answer).is_some_and(|value| self.0.is_valid(&value))
+    /// Whether the JSON of an answer is valid. Takes a thread of [`STACK`] bytes.
+    ///
+    /// # Errors
+    /// Why that cannot be said.
+    pub(super) fn accepts(&self, answer: &str) -> Result<bool, String> {
+        found_json(answer).map_or(Ok(false), |value| self.0.accepts(&value))
     }
 }
 
@@ -86,13 +86,39 @@ mod tests {
             "First [see below], the result is {\"n\": 1}.",
             "```python\nprint(1)\n```\n```json\n{\"n\": 1}\n```",
         ] {
-            assert!(schema.accepts(answer), "{answer}");
+            assert_eq!(schema.accepts(answer), Ok(true), "{answer}");
         }
         for answer in ["", "n = 1", "{\"n\": \"1\"}", "{\"n\": 1", "[{\"n\": 1}]", "{}"] {
-            assert!(!schema.accepts(answer), "{answer}");
+            assert_eq!(schema.accepts(answer), Ok(false), "{answer}");
         }
-        assert!(!schema.accepts(&"[".repeat(1_000_000)));
-        assert!(!schema.accepts(&format!("x {}", "[".repeat(1_000_000))));
+        assert_eq!(schema.accepts(&"[".repeat(1_000_000)), Ok(false));
+        assert_eq!(schema.accepts(&format!("x {}", "[".repeat(1_000_000))), Ok(false));
+    }
+
+    #[test]
+    fn a_check_that_would_not_end_is_not_begun() {
+        let mut parts = serde_json::Map::from_iter([("d0".to_owned(), json!({"type": "object"}))]);
+        for n in 1..60 {
+            let before = json!({"$ref": format!("#/$defs/d{}", n - 1)});
+            parts.insert(format!("d{n}"), json!({"allOf": [before.clone(), before]}));
+        }
+        let schema = AnswerSchema::new(Some(&json!({"$defs": parts, "$ref": "#/$defs/d59"})), None).unwrap();
+        assert!(schema.accepts("{\"a\": 1}").unwrap_err().contains("would take too long"));
+        let pattern = json!({"type": "string", "pattern": "^(x+x+)+\\1y$"});
+        let schema = AnswerSchema::new(Some(&pattern), None).unwrap();
+        assert!(schema.accepts(&format!("\"{}\"", "x".repeat(200))).unwrap_err().contains("pattern"));
+        for (schema, answer, valid) in [
+            (json!({"type": "array", "items": {"type": "integer"}}), "[1, 2]", true),
+            (json!({"type": "integer"}), "12", true),
+            (json!(true), "{}", true),
+            (json!(false), "{}", false),
+        ] {
+            assert_eq!(
+                AnswerSchema::new(Some(&schema), None).unwrap().accepts(answer),
+                Ok(valid),
+                "{schema}"
+            );
+        }
     }
 
     #[test]
@@ -109,6 +135,6 @@ mod tests {
         let remote = json!({"$ref": "http://127.0.0.1:1/schema.json"});
         assert!(AnswerSchema::new(Some(&remote), None).is_err(), "nothing is fetched");
         std::fs::write(&file, "{\"type\": \"integer\"}").unwrap();
-        assert!(AnswerSchema::new(None, Some(&file)).unwrap().accepts("12"));
+        assert_eq!(AnswerSchema::new(None, Some(&file)).unwrap().accepts("12"), Ok(true));
     }
 }

@@ -7,6 +7,9 @@ use crate::{
     task::{MadeCall, ToolExpectation},
 };
 
+/// Bytes of a pattern.
+const LONGEST_PATTERN: usize = 1000;
+
 /// Why the calls of a task are not those that are expected; nothing where they are.
 pub(super) fn unmet(expected: &ToolExpectation, calls: &[MadeCall]) -> Option<String> {
     let Ok(pattern) = NamePattern::parse(&expected.tool_called) else {
@@ -34,6 +37,9 @@ fn bounds(expected: &ToolExpectation) -> (usize, Option<usize>) {
 
 /// Whether an expectation can be met. `key` is that of the task that it is in.
 pub(super) fn check_expectation(key: &str, expected: &ToolExpectation) -> Result<(), String> {
+    if expected.tool_called.len() > LONGEST_PATTERN {
+        return Err(format!("`{key}.tool_called` is longer than {LONGEST_PATTERN} bytes"));
+    }
     NamePattern::parse(&expected.tool_called)
         .map_err(|error| format!("`{key}.tool_called` is not a pattern: {error}"))?;
     match bounds(expected) {
@@ -100,5 +106,6 @@ mod tests {
         assert!(check(json!({"tool_called": "["})).unwrap_err().contains("expect.tool_called"));
         assert!(check(json!({"tool_called": "a.b", "min_calls": 2, "max_calls": 1})).is_err());
         assert!(check(json!({"tool_called": "a.b", "max_calls": 0})).is_ok());
+        assert!(check(json!({"tool_called": "a".repeat(2000)})).unwrap_err().contains("longer than 1000"));
     }
 }

@@ -6,16 +6,17 @@
 
 use std::{
     collections::HashMap,
-    fs::{File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::Duration,
 };
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, config::DbConfig, params,
+};
 use rustix::fs::{FlockOperation, flock};
 use tokio::{sync::oneshot, time::timeout};
 
@@ -27,6 +28,7 @@ use super::{
 use crate::{
     cancel::CancellationToken,
     error::{self, Error, RemoteError, Result},
+    run_files::private,
     task::Outcome,
 };
 
@@ -387,8 +389,8 @@ fn ended_as(line: &str) -> Option<String> {
 fn open(path: &Path, synced: bool) -> Result<Connection> {
     let open = || {
         // Before SQLite makes it with the rights of the umask.
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(Opening::File)?;
-        let connection = Connection::open(path)?;
+        private::append(path).map_err(Opening::File)?;
+        let connection = connect(path)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", if synced { "full" } else { "normal" })?;
         let synchronous: u32 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
@@ -415,6 +417,32 @@ fn open(path: &Path, synced: bool) -> Result<Connection> {
     })
 }
 
+/// The folder of a run may come from somebody else: neither its links nor its code are followed.
+fn connect(path: &Path) -> Result<Connection, Opening> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // SQLite refuses a link wherever it is in the path.
+    let real = fs::canonicalize(folder).map_err(Opening::File)?.join(path.file_name().unwrap_or_default());
+    let connection =
+        Connection::open_with_flags(real, OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    let own = Connection::open_in_memory()?;
+    own.execute_batch(SCHEMA)?;
+    let own = objects(&own)?;
+    if let Some((kind, name, _)) = objects(&connection)?.into_iter().find(|object| !own.contains(object)) {
+        let what = format!("it has a {kind} `{name}` that this program has not made");
+        return Err(Opening::File(io::Error::new(io::ErrorKind::InvalidData, what)));
+    }
+    Ok(connection)
+}
+
+/// What there is in a database beside its rows: kind, name, and how it was made. Triggers and views would run code.
+fn objects(connection: &Connection) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
+    let mut listed = connection.prepare("select type, name, sql from sqlite_schema limit 100")?;
+    let rows = listed.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    rows.collect()
+}
+
 enum Opening {
     File(io::Error),
     Database(rusqlite::Error),
@@ -430,9 +458,7 @@ impl From<rusqlite::Error> for Opening {
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("journal.lock");
     let failed = |error| Error::io(format!("cannot lock {}", path.display()), error);
-    let opened =
-        OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
-    let mut file = opened.map_err(failed)?;
+    let mut file = private::edit(&path).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
             // For the message of the next one; it is of no use for anything else.

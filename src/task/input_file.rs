@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -42,6 +43,8 @@ pub enum InputContent {
 pub(crate) struct InputFileState {
     /// Relative paths start here.
     pub folder: PathBuf,
+    /// The files lie there, or below one of these. `None`: anywhere, for tasks that the program itself has made.
+    pub allowed: Option<Arc<[PathBuf]>>,
     /// 128 bits of SHA-256 of names and contents, as they were when the tasks were read. 0: they were not looked at.
     pub digest: u128,
     /// The folder that they were copied into, as the model is told.

@@ -36,7 +36,8 @@ pub enum Score {
         /// The schema itself.
         #[serde(skip_serializing_if = "Option::is_none")]
         schema: Option<Value>,
-        /// The file of the schema, relative to the working directory.
+        /// The file of the schema: relative to the folder of the file of tasks, of a task that the program itself has made to
+        /// the working directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         file: Option<PathBuf>,
     },

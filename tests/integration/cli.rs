@@ -9,6 +9,7 @@ mod install;
 mod log;
 mod newcomer;
 mod resources;
+mod signals;
 mod tokens;
 mod warm;
 mod watch;

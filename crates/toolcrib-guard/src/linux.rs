@@ -32,7 +32,8 @@ pub use self::{
         usage::{own_memory, usage_of_descendants, usage_of_groups, usage_of_trees},
     },
     marks::{
-        find::{marked_processes, replace_guards},
+        find::{marked_processes, replace_guards, thaw_marked},
+        frozen::frozen_group,
         leftovers::{is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers, wake_guards},
     },
 };

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(fuzzing)]
 pub use crate::platform::fuzz_mark;
 pub use crate::platform::{
-    is_guarded_or_gone, marked_processes, new_mark, owner_is_gone, reap_leftovers, replace_guards,
-    wake_guards,
+    frozen_group, is_guarded_or_gone, marked_processes, new_mark, owner_is_gone, reap_leftovers,
+    replace_guards, thaw_marked, wake_guards,
 };
 
 /// Name of the environment variable that marks every process of one owner, descendants included.

@@ -29,6 +29,7 @@ const REQUIREMENTS: &[Requirement] = &[
         needs: "the readers that tests/exports/install.sh installs, and node",
         is_met: probe::export_readers,
     },
+    Requirement { name: "freezer", needs: "the freezer of cgroup v1, as root", is_met: probe::freezer },
     Requirement { name: "git", needs: "git", is_met: || probe::program("git") },
     Requirement {
         name: "init_adopts_orphans",

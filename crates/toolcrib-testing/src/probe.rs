@@ -76,6 +76,19 @@ pub(crate) fn cgroup() -> bool {
     fs::create_dir(&probe).is_ok() && fs::remove_dir(&probe).is_ok()
 }
 
+/// Whether a folder can be made in the freezer of cgroup v1.
+pub(crate) fn freezer() -> bool {
+    let mounts = read("/proc/self/mounts");
+    let mount = mounts.lines().find_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, place, "cgroup", options, ..] = words[..] else { return None };
+        options.split(',').any(|option| option == "freezer").then(|| PathBuf::from(place))
+    });
+    let Some(mount) = mount else { return false };
+    let probe = mount.join(format!("toolcrib-probe-{}", std::process::id()));
+    fs::create_dir(&probe).is_ok() && fs::remove_dir(&probe).is_ok()
+}
+
 /// Whether orphans become children of process 1, not of a subreaper in between.
 pub(crate) fn init_adopts_orphans() -> bool {
     let Some(pid) = output("sh", &["-c", "(exec sleep 2 >/dev/null 2>&1 & echo $!)"]) else { return false };

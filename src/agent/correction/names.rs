@@ -63,10 +63,11 @@ fn by_alias<'a>(
         return Some((wanted.server, tool));
     }
     let mut found = Vec::new();
+    let mut servers: Vec<&str> = entries.iter().map(|entry| entry.server.as_str()).collect();
+    servers.dedup();
     for (from, to) in &aliases.tools {
-        let here = |entry: &&Arc<CatalogEntry>| alike(&format!("{}__{from}", entry.server), wanted.tool);
-        let servers = entries.iter().filter(here).map(|entry| (Some(entry.server.as_str()), to.as_str()));
-        found.extend(servers);
+        let here = |server: &&str| alike(&format!("{server}__{from}"), wanted.tool);
+        found.extend(servers.iter().copied().filter(here).map(|server| (Some(server), to.as_str())));
     }
     found.dedup();
     match found[..] {

@@ -51,9 +51,17 @@ impl SchemaRequirements {
     /// # Errors
     /// Why the schema cannot be checked.
     pub(super) fn of(schema: &Schema) -> Result<Self, &'static str> {
-        if !takes_objects(schema) {
-            return Err("its `type` is not \"object\", and arguments are never anything else");
+        match takes_objects(schema) {
+            true => Self::of_any(schema),
+            false => Err("its `type` is not \"object\", and arguments are never anything else"),
         }
+    }
+
+    /// As [`SchemaRequirements::of`], for values that are no arguments.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn of_any(schema: &Schema) -> Result<Self, &'static str> {
         let mut look = SchemaContents {
             left: MOST_VALUES,
             patterns: Patterns::None,

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use toolcrib::{
     Error,
-    report::{PAGE, RunFolder, RunPage, find_run},
+    report::{RunFolder, RunPage, find_run},
 };
 
 use crate::cli::{context::Context, terminal::ui::Ui};
@@ -32,9 +32,14 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let dir = find_run(&self.out, self.run.as_deref())?;
-        let page = self.output.clone().unwrap_or_else(|| dir.join(PAGE));
         let made = RunPage::of(&RunFolder::read(&dir)?);
-        made.write(&page)?;
+        let page = match &self.output {
+            Some(page) => {
+                made.write(page)?;
+                page.clone()
+            }
+            None => made.write_in(&dir)?,
+        };
         context.ui.status("Run", made.summary);
         context.ui.status("Report", page.display().to_string());
         if context.ui.json {

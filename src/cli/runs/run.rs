@@ -187,7 +187,10 @@ impl Run {
         let question = !is_file(&self.tasks);
         let tasks: TaskSet = match question {
             true => vec![Task::question("question", self.tasks.as_str())].into(),
-            false => self.selection.load(Path::new(&self.tasks), config.run.score.clone(), context.ui)?,
+            false => {
+                let score = config.run.score.clone();
+                self.selection.load(Path::new(&self.tasks), score, context).await?
+            }
         };
         let cancel = context.cancel.child_token();
         let player = self.replay.as_ref().map(|path| {

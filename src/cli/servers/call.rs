@@ -12,7 +12,10 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value, json, value::RawValue};
 use toolcrib::{
     CallOptions, Config, Error, ErrorCode, ExactNumbers, ServerEvent, ServerName, ToolResult,
-    cli_support::cut, config::Lifecycle, daemon::CallRequest, error::RemoteError,
+    cli_support::{cut, read_named},
+    config::Lifecycle,
+    daemon::CallRequest,
+    error::RemoteError,
 };
 
 use crate::cli::{
@@ -368,7 +371,7 @@ fn parse(argument: &str) -> Result<(String, Argument), Error> {
         return Ok((key.to_owned(), value));
     }
     let text = match value.strip_prefix('@') {
-        Some(file) => std::fs::read_to_string(file)
+        Some(file) => read_named(file.as_ref())
             .map_err(|error| wrong(format!("cannot read {file} for `{key}`: {error}")))?,
         None => value.to_owned(),
     };

@@ -295,7 +295,11 @@ fn survivor(pid: u32) {
     let name = String::from_utf8_lossy(&name).trim_end().escape_debug().to_string();
     let user = std::fs::metadata(&folder)
         .map_or_else(|_| String::new(), |about| format!(", of user {}", about.uid()));
-    eprintln!("  process {pid} ({name}){user}");
+    let frozen = toolcrib::cli_support::frozen_group(pid).map_or_else(String::new, |group| {
+        let state = output::printable(&group.join("freezer.state").display().to_string());
+        format!(", frozen (it ends after: echo THAWED >{state})")
+    });
+    eprintln!("  process {pid} ({name}){user}{frozen}");
 }
 
 /// Words of others in a line of ours: without secrets and without what steers a terminal. What begins a new line cannot

@@ -37,7 +37,7 @@ pub(crate) struct Submit {
 
 impl Submit {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let tasks = self.selection.load(&self.tasks, None, context.ui)?;
+        let tasks = self.selection.load(&self.tasks, None, context).await?;
         let queue = self.store.connect().await?;
         let mut options = SubmitOptions::default();
         (options.samples, options.lane, options.lane_cap) = (self.k, self.lane, self.lane_cap);

@@ -1,7 +1,7 @@
 //! Validates raw tables: expands variables, makes paths absolute, builds the environment of the child.
 //! An error here is one of that server, or of the model, alone.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use super::{oauth, owner::Owners};
 use crate::config::{
@@ -20,9 +20,13 @@ use crate::config::{
     },
 };
 use crate::{
+    bounded,
     error::{ConfigError, Result},
     tool::ServerName,
 };
+
+/// Bytes of an `env_file`.
+const LONGEST_ENV_FILE: u64 = 1 << 20;
 
 /// What is met on the way, whether a server is usable or not.
 #[derive(Default)]
@@ -201,9 +205,18 @@ fn env_file(file: &Text, vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>
     let written = vars.expand_open(file)?;
     let path = vars.env.resolve(&vars.origin.folder, &written);
     Owners::of(vars.env).admit_beside(&path, vars.origin.file.as_deref())?;
-    let text = fs::read_to_string(&path).map_err(|error| {
-        let help = "create the file, or correct the path: it starts at the folder of the configuration";
-        fault(vars, file, format!("cannot read {}: {error}", path.display()), Some(help))
+    let text = bounded::read_text(&path, LONGEST_ENV_FILE).map_err(|error| {
+        let (what, help) = match error.kind() {
+            // It names the path.
+            io::ErrorKind::InvalidData => {
+                (error.to_string(), "an `env_file` is a file with lines KEY=VALUE, of at most 1 MiB")
+            }
+            _ => (
+                format!("cannot read {}: {error}", path.display()),
+                "create the file, or correct the path: it starts at the folder of the configuration",
+            ),
+        };
+        fault(vars, file, what, Some(help))
     })?;
     dotenv::parse(&text).map_err(|(line, message)| {
         let shown = SourceLocation::of(&path, PathBuf::new(), vars.env.folder()).shown;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -27,9 +26,13 @@ use crate::config::{
     values::{models, named::Named},
 };
 use crate::{
+    bounded,
     error::{ConfigError, Error, Result, nearest},
     tool::ServerName,
 };
+
+/// Bytes of a configuration.
+const LONGEST: u64 = 16 << 20;
 
 impl Config {
     /// Reads a configuration file, and the files it imports.
@@ -56,7 +59,7 @@ impl Config {
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
         let origin = SourceLocation::of(&file, folder, env.folder());
         foreign::admit(&file, &origin)?;
-        let text = fs::read_to_string(&file).map_err(|error| {
+        let text = bounded::read_named(&file, LONGEST).map_err(|error| {
             Error::from(ConfigError {
                 file: origin.shown.clone(),
                 message: format!("cannot be read: {error}"),

@@ -78,9 +78,15 @@ pub(super) fn samples(run: &RunFolder) -> String {
     html
 }
 
+/// Rows of a list of rates: there is one for each power of two up to the number of samples.
+const MOST_RATES: usize = 64;
+
 /// pass@k and pass^k, a row for each k.
 fn rates(figures: &Value) -> String {
-    let list = |key: &str| figures[key].as_array().map_or(&[][..], Vec::as_slice);
+    let list = |key: &str| {
+        let list = figures[key].as_array().map_or(&[][..], Vec::as_slice);
+        &list[..list.len().min(MOST_RATES)]
+    };
     let (any, all) = (list("pass_at_k"), list("pass_hat_k"));
     if any.is_empty() {
         return String::new();

@@ -1,5 +1,7 @@
 //! All tasks of a run side by side on one axis of time, and under them what happened to the servers.
 
+use std::collections::BTreeSet;
+
 use super::{anchor, fragment, sign, time};
 use crate::{
     report::{
@@ -167,12 +169,22 @@ fn lanes<'a>(tasks: &[&'a RunTask]) -> Vec<Vec<&'a RunTask>> {
     let mut tasks = tasks.to_vec();
     tasks.sort_by(|a, b| a.start_ms.total_cmp(&b.start_ms));
     let mut lanes: Vec<Vec<&RunTask>> = Vec::new();
+    // The lanes that are taken by the end of their task, and the free ones. Times are not negative: their bits sort as they do.
+    let (mut taken, mut free) = (BTreeSet::new(), BTreeSet::new());
     for task in tasks {
-        let free = |lane: &&mut Vec<&RunTask>| lane.last().is_none_or(|last| last.end_ms <= task.start_ms);
-        match lanes.iter_mut().find(free) {
-            Some(lane) => lane.push(task),
-            None => lanes.push(vec![task]),
+        while let Some((end, lane)) = taken.pop_first() {
+            if f64::from_bits(end) > task.start_ms {
+                taken.insert((end, lane));
+                break;
+            }
+            free.insert(lane);
         }
+        let lane = free.pop_first().unwrap_or_else(|| {
+            lanes.push(Vec::new());
+            lanes.len() - 1
+        });
+        lanes[lane].push(task);
+        taken.insert((task.end_ms.max(0.0).to_bits(), lane));
     }
     lanes
 }

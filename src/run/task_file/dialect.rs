@@ -10,12 +10,20 @@ mod mirothinker;
 mod openai_evals;
 mod question_answer;
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+};
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::mistake::TASK;
+
+/// Different notes about a file, and what is told in place of more.
+const MOST_NOTES: usize = 200;
+const MORE_NOTES: &str = "there is more of this kind";
+const IS_UNKNOWN: &str = "is no key of a task";
 
 /// Whose fields the tasks of a file have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +114,19 @@ pub(super) struct DialectRules {
 pub(super) struct Notes {
     /// What is told, and how many tasks it is true of.
     pub told: IndexMap<String, usize>,
+    /// The notes about fields that are no keys of a task.
+    unknown: HashMap<String, String>,
+    /// Bytes of schemas that were read from files.
+    pub schemas: usize,
     /// The fields of `--fields` that some task has.
     pub found: BTreeSet<String>,
+}
+
+impl Notes {
+    fn tell(&mut self, note: String) {
+        let is_full = self.told.len() >= MOST_NOTES && !self.told.contains_key(&note);
+        *self.told.entry(if is_full { MORE_NOTES.to_owned() } else { note }).or_default() += 1;
+    }
 }
 
 /// What the fields of a file are called here.
@@ -132,7 +151,7 @@ pub(super) struct TaskDraft<'a> {
 impl TaskDraft<'_> {
     /// Tells something; once for all tasks of the file.
     pub(super) fn note(&mut self, note: impl Into<String>) {
-        *self.notes.told.entry(note.into()).or_default() += 1;
+        self.notes.tell(note.into());
     }
 
     /// Tells that a field is kept in `metadata` and has no effect.
@@ -164,9 +183,9 @@ pub(super) fn convert(
     let mut others = Vec::new();
     let unknown = |field: &str| match (names.meant)(field) {
         Some(near) => {
-            format!("`{field}` is no key of a task (did you mean `{near}`?): it is kept in the metadata")
+            format!("`{field}` {IS_UNKNOWN} (did you mean `{near}`?): it is kept in the metadata")
         }
-        None => format!("`{field}` is no key of a task: it is kept in the metadata"),
+        None => format!("`{field}` {IS_UNKNOWN}: it is kept in the metadata"),
     };
     for (field, value) in object {
         if value.is_null() || (is_table && value == "") {
@@ -195,13 +214,27 @@ pub(super) fn convert(
     finish(&mut draft)?;
     // What has become a key of the task is no longer there.
     others.retain(|field| draft.metadata.contains_key(field));
-    for field in &others {
-        let (quoted, unknown, told) = (format!("`{field}`"), unknown(field), &draft.notes.told);
-        // A note about another field may name this one as the one that was meant.
-        let is_told = |note: &String| note.contains(&quoted) && !note.contains("is no key of a task");
-        if !told.keys().any(is_told) {
-            draft.note(unknown);
+    // A note about another field may name this one as the one that was meant.
+    let told = draft.notes.told.keys().filter(|note| !note.contains(IS_UNKNOWN));
+    let told: Vec<String> = told.cloned().collect();
+    for field in others {
+        let quoted = format!("`{field}`");
+        if told.iter().any(|note| note.contains(&quoted)) {
+            continue;
         }
+        let notes = &mut *draft.notes;
+        let note = match notes.unknown.get(&field) {
+            Some(note) => note.clone(),
+            None if notes.unknown.len() < MOST_NOTES => {
+                notes.unknown.entry(field).or_insert_with_key(|field| unknown(field)).clone()
+            }
+            // Of one task very many are told once.
+            None => {
+                notes.tell(MORE_NOTES.to_owned());
+                break;
+            }
+        };
+        notes.tell(note);
     }
     let TaskDraft { mut task, metadata, .. } = draft;
     for key in ["id", "target"] {

@@ -1,6 +1,6 @@
 //! Reads one task from a record with any of the known names of fields.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{collections::BTreeSet, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -12,6 +12,8 @@ use super::{
 };
 use crate::{
     error::nearest,
+    run::input_files::NamedFiles,
+    score,
     task::{DefaultScore, Task},
 };
 
@@ -58,15 +60,26 @@ pub(super) struct TaskReader {
     dialect: Option<TaskDialect>,
     /// Whether all values are texts: those of a table.
     is_table: bool,
-    /// Paths of files are relative to it.
-    folder: PathBuf,
+    named: NamedFiles,
     score: Option<DefaultScore>,
+    /// Its tasks were checked when they were read first: to do it again may take long.
+    is_checked: bool,
 }
 
 impl TaskReader {
-    pub(super) fn new(options: &TaskFileOptions, is_table: bool, folder: PathBuf) -> Self {
+    pub(super) fn new(options: &TaskFileOptions, is_table: bool, named: NamedFiles) -> Self {
         let TaskFileOptions { fields, dialect, score, .. } = options.clone();
-        Self { fields, synonyms: Vec::new(), dialect, is_table, folder, score }
+        Self { fields, synonyms: Vec::new(), dialect, is_table, named, score, is_checked: false }
+    }
+
+    /// The same, for tasks that were checked before.
+    pub(super) fn checked(self) -> Self {
+        Self { is_checked: true, ..self }
+    }
+
+    /// Where the files that tasks name may be.
+    pub(super) fn named(&self) -> &NamedFiles {
+        &self.named
     }
 
     /// The keys that fields are named for, with these fields.
@@ -138,7 +151,16 @@ impl TaskReader {
         {
             return self.object(object, position, notes);
         }
-        parse(line, position, self.score.as_ref())
+        self.parse(line, position, notes)
+    }
+
+    fn parse(&self, line: &str, position: usize, notes: &mut Notes) -> Result<Task, String> {
+        let mut task = parse(line, position, self.score.as_ref())?;
+        notes.schemas += self.named.read_schema(&mut task)?;
+        if !self.is_checked {
+            score::check(&task)?;
+        }
+        Ok(task)
     }
 
     /// The task of an object.
@@ -155,13 +177,13 @@ impl TaskReader {
             self.check_typos(&task)?;
             let names = FieldNames { key: &|field| self.key(field), meant: &|field| self.meant(field) };
             let finish = self.rules().map_or(keep as fn(&mut TaskDraft<'_>) -> _, |rules| rules.finish);
-            task = dialect::convert(task, &names, self.is_table, finish, &self.folder, notes)?;
+            task = dialect::convert(task, &names, self.is_table, finish, &self.named.folder, notes)?;
             if self.is_table {
                 read_cells(&mut task)?;
             }
         }
         let line = Value::Object(task).to_string();
-        parse(&line, position, self.score.as_ref())
+        self.parse(&line, position, notes)
     }
 
     /// The name that was meant by a field without a key, among those that this file can have.
@@ -178,10 +200,12 @@ impl TaskReader {
         if self.rules().is_some() {
             return Ok(());
         }
+        let present: BTreeSet<String> = task.keys().filter_map(|field| self.key(field)).collect();
         for field in task.keys().filter(|field| self.key(field).is_none()) {
-            let is_near = |key: &&&str| key.len() > 3 && strsim::osa_distance(field, key) == 1;
-            let has = |key: &str| task.keys().any(|field| self.key(field).as_deref() == Some(key));
-            if let Some(near) = TASK.iter().find(is_near).filter(|key| !has(key)) {
+            let is_near = |key: &&&str| {
+                key.len() > 3 && field.len().abs_diff(key.len()) <= 4 && strsim::osa_distance(field, key) == 1
+            };
+            if let Some(near) = TASK.iter().find(is_near).filter(|key| !present.contains(**key)) {
                 return Err(format!(
                     "`{field}` is no key of a task; did you mean `{near}`? (`metadata.{field}` in a table is metadata)"
                 ));

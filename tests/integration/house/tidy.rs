@@ -15,13 +15,13 @@ const ROWS: [&[&str]; 17] = [
     &["error"],
     &["task"],
     &["config"],
-    &["score"],
     // L1
-    &["process", "http", "run_files", "store"],
+    &["process", "http", "run_files"],
+    &["store"],
     &["launch", "builtin", "oauth", "recording"],
     // L2
     &["catalog", "llm"],
-    &["session"],
+    &["score", "session"],
     // L3
     &["start"],
     &["manager"],

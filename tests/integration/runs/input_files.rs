@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::program::{Bench, code, err, out};
 
@@ -131,4 +131,42 @@ fn a_file_of_inspect_is_a_path_or_its_content() {
     let folder = runs(&bench)[0].join("tasks/1/work");
     assert_eq!(fs::read_to_string(folder.join("n/a.txt")).unwrap(), "inline\ntext");
     assert_eq!(fs::read(folder.join("b")).unwrap(), [0, 1, 255]);
+}
+
+#[test]
+fn a_schema_outside_of_the_folder_of_its_tasks_needs_a_flag() {
+    let bench = bench("");
+    bench.file("model.toml", "[[steps]]\nsay = '{}'\n");
+    fs::create_dir(bench.0.path().join("schemas")).unwrap();
+    bench.file("schemas/s.json", "{\"type\": \"object\"}");
+    bench.file("set/own.json", "{\"type\": \"object\"}");
+    let task = |file: &str| {
+        json!({"id": "t", "input": "q", "score": {"type": "json_schema", "file": file}}).to_string()
+    };
+    bench.file("set/tasks.jsonl", &task("own.json"));
+    let done = bench.run(&["run", "set/tasks.jsonl"]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    bench.file("set/tasks.jsonl", &task("../schemas/s.json"));
+    let done = bench.run(&["run", "set/tasks.jsonl"]);
+    let told = err(&done);
+    assert!(told.contains("`score.file`: ../schemas/s.json is outside of the folder of its tasks"), "{told}");
+    let flag = told.split("--allow-files ").nth(1).and_then(|rest| rest.lines().next()).unwrap().trim();
+    let done = bench.run(&["run", "set/tasks.jsonl", "--allow-files", flag]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+}
+
+#[test]
+fn files_outside_of_the_folder_of_tasks_are_not_read() {
+    let bench = bench("");
+    bench.file("key.txt", "secret");
+    std::os::unix::fs::symlink("/etc/passwd", bench.0.path().join("set/in/link.csv")).unwrap();
+    for path in ["/etc/passwd", "../key.txt", "in/../../key.txt", "in/link.csv", "/proc/self/environ"] {
+        bench.file("set/tasks.jsonl", &json!({"id": "t", "input": "?", "files": [path]}).to_string());
+        let done = bench.run(&["run", "set/tasks.jsonl"]);
+        let told = err(&done);
+        assert_eq!(code(&done), 2, "{path}: {told}");
+        let outside = format!("set/tasks.jsonl:1: `files`: {path} is outside of the folder of its tasks");
+        assert!(told.contains(&outside) && told.contains("--allow-files /"), "{told}");
+        assert!(runs(&bench).is_empty(), "{path}");
+    }
 }

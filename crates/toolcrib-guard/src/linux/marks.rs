@@ -1,4 +1,5 @@
 //! Finds and ends processes by the mark in their environment.
 
 pub(crate) mod find;
+pub(crate) mod frozen;
 pub(crate) mod leftovers;

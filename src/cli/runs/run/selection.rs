@@ -1,6 +1,10 @@
 //! The options of `run` and `submit` for the file of tasks: how it is read, and which of its tasks are wanted.
 
-use std::{num::NonZeroUsize, path::Path, str::FromStr};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::Args;
 use toolcrib::{
@@ -10,9 +14,12 @@ use toolcrib::{
     task::DefaultScore,
 };
 
-use crate::cli::terminal::ui::{Ui, counted};
+use crate::cli::{
+    context::Context,
+    terminal::ui::{Ui, counted},
+};
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Selection {
     /// Only the first N tasks, or those from A to B, counted from 1. With --filter, of those that it leaves.
     #[arg(long, value_name = "N|A..B")]
@@ -35,6 +42,10 @@ pub(crate) struct Selection {
     /// boxed, judge [default: as configured, or contains].
     #[arg(long, value_name = "KIND")]
     score: Option<DefaultScore>,
+    /// A folder from which tasks may take input files and schemas too. Without this option they lie in the folder of the
+    /// file of tasks: that may come from somebody else. May be repeated.
+    #[arg(long, value_name = "DIR")]
+    allow_files: Vec<PathBuf>,
 }
 
 /// The value of that name.
@@ -81,11 +92,23 @@ impl FromStr for Range {
 
 impl Selection {
     /// The tasks of the file that are wanted. `score` is configured for those that name no scorer.
-    pub(crate) fn load(&self, path: &Path, score: Option<DefaultScore>, ui: &Ui) -> Result<TaskSet, Error> {
+    /// They are read on a thread for that: their file may be a pipe, or very long.
+    pub(crate) async fn load(
+        &self,
+        path: &Path,
+        score: Option<DefaultScore>,
+        context: &Context<'_>,
+    ) -> Result<TaskSet, Error> {
+        let (selection, path, ui) = (self.clone(), path.to_owned(), context.ui.clone());
+        context.beside(move || selection.load_now(&path, score, &ui)).await?
+    }
+
+    fn load_now(&self, path: &Path, score: Option<DefaultScore>, ui: &Ui) -> Result<TaskSet, Error> {
         let mut options = TaskFileOptions::default();
         (options.format, options.dialect) = (self.format, self.dialect);
         options.fields = self.fields.clone().unwrap_or_default();
         options.score = self.score.clone().or(score);
+        options.allow_files.clone_from(&self.allow_files);
         let mut tasks = TaskSet::load_with(path, &options)?;
         if let Some(reading) = &tasks.notes().reading {
             ui.status("Reading", reading);

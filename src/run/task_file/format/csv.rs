@@ -5,6 +5,11 @@ use serde_json::{Map, Value};
 
 use super::{super::synonyms, FormatError, Record};
 
+/// The most columns of a table.
+const MOST_COLUMNS: usize = 10_000;
+/// For so many rows that do not fit it is found out whether a quote is the cause: each time the rest is looked at.
+const LOOKED_INTO: usize = 20;
+
 /// What separates cells.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
@@ -15,13 +20,18 @@ pub(super) fn read(text: &str, usual: u8) -> Result<Vec<Record>, FormatError> {
     let mut reader =
         csv::ReaderBuilder::new().delimiter(separator).flexible(true).from_reader(text.as_bytes());
     let columns = reader.headers().map_err(|error| wrong(&error, first_line))?.clone();
+    if columns.len() > MOST_COLUMNS {
+        let reason =
+            format!("the first line names {} columns: a table may have {MOST_COLUMNS}", columns.len());
+        return Err(FormatError { line: first_line, reason });
+    }
     let mut names: Vec<&str> = columns.iter().map(str::trim).filter(|name| !name.is_empty()).collect();
     names.sort_unstable();
     if let Some((twice, _)) = names.iter().zip(names.iter().skip(1)).find(|(name, next)| name == next) {
         return Err(FormatError { line: first_line, reason: format!("two columns are called `{twice}`") });
     }
     let mut lines = Lines { text: text.as_bytes(), counted: 0, breaks: first_line - 1 };
-    let mut records = Vec::new();
+    let (mut records, mut wrong_rows) = (Vec::new(), 0);
     for (number, row) in (1..).zip(reader.records()) {
         let row = row.map_err(|error| wrong(&error, first_line))?;
         let start =
@@ -31,8 +41,12 @@ pub(super) fn read(text: &str, usual: u8) -> Result<Vec<Record>, FormatError> {
         if row.iter().all(|cell| cell.trim().is_empty()) {
             continue;
         }
-        let value = match ragged(&row, columns.len(), text.get(start..).unwrap_or_default()) {
-            Some(reason) => Err(reason),
+        let rest = text.get(start..).filter(|_| wrong_rows < LOOKED_INTO).unwrap_or_default();
+        let value = match ragged(&row, columns.len(), rest) {
+            Some(reason) => {
+                wrong_rows += 1;
+                Err(reason)
+            }
             None => {
                 let cells = columns.iter().zip(&row).filter(|(name, _)| !name.trim().is_empty());
                 let cells = cells.map(|(name, cell)| (name.trim().to_owned(), cell.into()));
@@ -117,6 +131,17 @@ mod tests {
         assert_eq!(records.iter().map(|record| record.line).collect::<Vec<_>>(), [2, 4]);
         let error = read("id\tid\n1\t2\n", b'\t').unwrap_err();
         assert_eq!(error.reason, "two columns are called `id`");
+    }
+
+    #[test]
+    fn a_table_has_so_many_columns_at_most() {
+        let table = |columns: usize| {
+            let names: Vec<String> = (0..columns).map(|n| format!("column_{n}")).collect();
+            format!("{}\n{}\n", names.join(","), vec!["x"; columns].join(","))
+        };
+        assert_eq!(read(&table(MOST_COLUMNS), b',').unwrap().len(), 1);
+        let error = read(&table(MOST_COLUMNS + 1), b',').unwrap_err();
+        assert_eq!(error.reason, "the first line names 10001 columns: a table may have 10000");
     }
 
     #[test]

@@ -18,10 +18,12 @@ pub(super) fn read(text: &str) -> Result<Vec<Record>, FormatError> {
             _ => vec![serde_json::from_str(text).map_err(|error| wrong(&error))?],
         }
     };
+    // The items are parts of the text, in its order.
+    let (mut counted, mut line) = (0, 1);
     let record = |item: &RawValue| {
-        // The items are parts of the text.
-        let at = item.get().as_ptr().addr().saturating_sub(text.as_ptr().addr());
-        let line = line_at(text, at);
+        let at = item.get().as_ptr().addr().saturating_sub(text.as_ptr().addr()).min(text.len());
+        line += memchr::memchr_iter(b'\n', text.as_bytes().get(counted..at).unwrap_or_default()).count();
+        counted = counted.max(at);
         let value = serde_json::from_str(item.get());
         let value = value.map_err(|error| FormatError { line, reason: error.to_string() })?;
         Ok(Record { line, number: None, id: None, value: Ok(value) })
@@ -36,10 +38,6 @@ fn is_task(fields: &IndexMap<&str, &RawValue>) -> bool {
 
 fn is_list_of_objects(text: &str) -> bool {
     text.strip_prefix('[').is_some_and(|items| items.trim_start().starts_with('{'))
-}
-
-fn line_at(text: &str, at: usize) -> usize {
-    memchr::memchr_iter(b'\n', &text.as_bytes()[..at.min(text.len())]).count() + 1
 }
 
 fn wrong(error: &serde_json::Error) -> FormatError {

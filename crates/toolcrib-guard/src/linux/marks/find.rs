@@ -2,6 +2,8 @@
 //!
 //! If `/proc` belongs to another PID namespace its ids mean other processes, so no process is found.
 
+use std::path::PathBuf;
+
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::{
@@ -9,6 +11,7 @@ use crate::{
     linux::{
         guard,
         inspect::stat::{Stat, proc_is_ours},
+        marks::frozen::thaw,
     },
     marks::MARKER,
 };
@@ -31,6 +34,12 @@ pub fn marked_processes(marker: &str) -> Vec<u32> {
     marked(belongs).collect()
 }
 
+/// Thaws frozen groups in which nothing but processes with the mark `marker` is. Then what they were sent ends them.
+pub fn thaw_marked(marker: &str) {
+    let marked = marked_processes(marker);
+    marked.iter().for_each(|pid| thaw(*pid, |member| marked.contains(&member)));
+}
+
 /// Ids of living processes whose mark is `wanted`.
 pub(crate) fn marked(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
     processes().filter(move |pid| mark_of(&environment(*pid)).is_some_and(|mark| wanted(&mark)))
@@ -43,7 +52,32 @@ fn has_mark(pid: u32, mark: &str) -> bool {
 
 /// The beginning of the environment of a process. Empty if it is not readable or the process is a zombie.
 pub(crate) fn environment(pid: u32) -> Vec<u8> {
-    beginning(format!("/proc/{pid}/environ"), ENVIRONMENT_MAX).unwrap_or_default()
+    match beginning(format!("/proc/{pid}/environ"), ENVIRONMENT_MAX) {
+        Ok(read) if !read.is_empty() => read,
+        // Its first thread has ended, and with it what is read of the process as a whole.
+        _ if is_without_leader(pid) => {
+            let read = |thread: PathBuf| beginning(thread.join("environ"), ENVIRONMENT_MAX).ok();
+            threads(pid).filter_map(read).find(|read| !read.is_empty()).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the first thread of a process has ended, and others go on.
+fn is_without_leader(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(|stat| matches!(stat.state(), Some('Z' | 'X')) && !stat.is_zombie())
+}
+
+/// The folders of the threads of a process.
+fn threads(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| thread.path())
+}
+
+/// The program of a process.
+pub(super) fn program_of(pid: u32) -> Option<PathBuf> {
+    let link = |folder: PathBuf| std::fs::read_link(folder.join("exe")).ok();
+    link(format!("/proc/{pid}").into()).or_else(|| threads(pid).find_map(link))
 }
 
 /// The mark in an environment.
@@ -77,6 +111,7 @@ pub(crate) fn sweep_all<T>(
         for (pid, about) in found {
             if signal_if(pid, Signal::KILL, || is_still(pid)) {
                 killed.insert(pid, about);
+                thaw(pid, &is_still);
             }
         }
     }
@@ -150,6 +185,30 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[toolcrib_testing::requires(python3)]
+    #[test]
+    fn a_process_whose_first_thread_has_ended_keeps_its_mark() {
+        let exit = if cfg!(target_arch = "x86_64") { 60 } else { 93 };
+        let script = format!(
+            "import ctypes, threading, time\n\
+             threading.Thread(target=lambda: time.sleep(600)).start()\n\
+             ctypes.CDLL(None).syscall({exit}, 0)"
+        );
+        let mark = crate::marks::new_mark();
+        let mut child = Command::new("/usr/bin/python3");
+        let mut child = child.args(["-c", &script]).env(MARKER, &mark).spawn().unwrap();
+        while !is_without_leader(child.id()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(std::fs::read(format!("/proc/{}/environ", child.id())).map_or(true, |read| read.is_empty()));
+        assert_eq!(mark_of(&environment(child.id())), Some(mark.clone()));
+        assert_eq!(marked_processes(&mark), [child.id()]);
+        assert!(program_of(child.id()).is_some());
+        assert_eq!(sweep(&mark), 1);
+        child.wait().unwrap();
+        assert!(marked_processes(&mark).is_empty() && environment(child.id()).is_empty());
+    }
 
     #[test]
     fn only_the_beginning_of_an_environment_is_read() {

@@ -19,7 +19,7 @@ use rustix::{
 use crate::{
     linux::guard::{end_blocked, is_blocked, is_guard},
     linux::inspect::stat::Stat,
-    linux::marks::find::{environment, mark_of, marked, processes, signal_if, sweep_all},
+    linux::marks::find::{environment, mark_of, marked, processes, program_of, signal_if, sweep_all},
     marks::Leftover,
 };
 
@@ -125,7 +125,7 @@ fn is_guarded(pid: u32, guards: &HashSet<u32>) -> bool {
 
 /// The file name of its program. Not its arguments, which may contain secrets of another configuration.
 fn program(pid: u32) -> String {
-    let file = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let file = program_of(pid);
     let name = file.as_deref().and_then(std::path::Path::file_name);
     name.map_or_else(|| "a program".to_owned(), |name| name.to_string_lossy().into_owned())
 }

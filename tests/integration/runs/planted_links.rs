@@ -1,0 +1,122 @@
+//! Symbolic links in the folder of a run, as one that comes from elsewhere may have them: nothing is written through them.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use crate::support::program::{Bench, code, err};
+
+const CONFIG: &str = r#"
+[servers.calc]
+builtin = "calc"
+[llm]
+model = "script:model.toml"
+"#;
+
+const TASKS: &str =
+    "{\"id\": \"a\", \"input\": \"q\", \"target\": \"4\"}\n{\"id\": \"b\", \"input\": \"q\"}\n";
+
+/// A run in which everything has ended, and a folder outside of it with a file.
+fn bench() -> (Bench, PathBuf, PathBuf) {
+    let bench = Bench::new(CONFIG);
+    bench.file("model.toml", "[[steps]]\nsay = \"4\"\n");
+    bench.file("tasks.jsonl", TASKS);
+    let done = bench.run(&["run", "tasks.jsonl"]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    let run = fs::read_dir(bench.0.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let outside = bench.0.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "theirs").unwrap();
+    (bench, run, outside)
+}
+
+/// Puts a link in place of what is there.
+fn plant(target: &Path, place: &Path) {
+    let _ = fs::remove_file(place);
+    let _ = fs::remove_dir_all(place);
+    symlink(target, place).unwrap();
+}
+
+fn assert_untouched(outside: &Path, what: &str) {
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "theirs", "{what}");
+    assert_eq!(fs::read_dir(outside).unwrap().count(), 1, "{what}");
+}
+
+#[test]
+fn reports_and_exports_write_through_no_link() {
+    let (bench, run, outside) = bench();
+    let id = run.file_name().unwrap().to_str().unwrap().to_owned();
+    let file = outside.join("file");
+    for (place, target) in [("report.html", &file), ("report.html.new", &file), ("results.csv", &file)] {
+        plant(target, &run.join(place));
+    }
+    for words in [&["report", &id][..], &["export", "csv", &id]] {
+        let done = bench.run(words);
+        assert_eq!(code(&done), 0, "{words:?}: {}", err(&done));
+    }
+    for name in ["report.html", "results.csv"] {
+        assert!(fs::symlink_metadata(run.join(name)).unwrap().is_file(), "{name}");
+    }
+    assert_untouched(&outside, "report and csv");
+    let empty = bench.0.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    for (format, place) in [("atif", "atif"), ("mirothinker", "mirothinker")] {
+        plant(&empty, &run.join(place));
+        let done = bench.run(&["export", format, &id]);
+        assert_ne!(code(&done), 0, "{format}");
+        assert!(err(&done).contains("symbolic link"), "{}", err(&done));
+        assert_eq!(fs::read_dir(&empty).unwrap().count(), 0, "{format}");
+    }
+    for (format, place) in
+        [("inspect", "inspect.eval"), ("perfetto", "perfetto.json"), ("openai", "openai.jsonl")]
+    {
+        for draft in [place.to_owned(), format!("{place}.new"), format!("{place}.new.summaries")] {
+            plant(&file, &run.join(draft));
+        }
+        let done = bench.run(&["export", format, &id]);
+        assert_eq!(code(&done), 0, "{format}: {}", err(&done));
+        assert_untouched(&outside, format);
+    }
+}
+
+#[test]
+fn a_continued_run_writes_through_no_link() {
+    for place in [
+        "events.jsonl",
+        "results.jsonl.new",
+        "run.json.new",
+        "journal.db",
+        "journal.lock",
+        "tasks",
+        "tasks/a",
+        "tasks/b/1",
+        "tasks/b/1/messages.json",
+    ] {
+        let (bench, run, outside) = bench();
+        let id = run.file_name().unwrap().to_str().unwrap().to_owned();
+        // Without its results every task is carried out again.
+        fs::write(run.join("results.jsonl"), "").unwrap();
+        let target = if place.contains('.') { outside.join("file") } else { outside.clone() };
+        plant(&target, &run.join(place));
+        let done = bench.run(&["run", "tasks.jsonl", "--run", &id]);
+        assert_untouched(&outside, place);
+        // What can be replaced is; else the error says what is in the way.
+        assert!(code(&done) == 0 || err(&done).contains("symbolic link"), "{place}: {}", err(&done));
+    }
+}
+
+#[test]
+fn a_journal_with_code_of_others_is_refused() {
+    let (bench, run, _) = bench();
+    let id = run.file_name().unwrap().to_str().unwrap().to_owned();
+    let journal = rusqlite::Connection::open(run.join("journal.db")).unwrap();
+    let endless = "create trigger t after insert on journal begin \
+                   select count(*) from (with recursive n(i) as (select 1 union all select i + 1 from n) select i from n); end";
+    journal.execute_batch(endless).unwrap();
+    drop(journal);
+    let done = bench.run(&["run", "tasks.jsonl", "--run", &id]);
+    assert_ne!(code(&done), 0);
+    assert!(err(&done).contains("it has a trigger `t` that this program has not made"), "{}", err(&done));
+}
