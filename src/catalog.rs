@@ -128,8 +128,8 @@ impl CatalogEntry {
         if self.checked == ArgumentCheck::Off {
             return Ok(());
         }
-        let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
-        self.checked(verdict, arguments)
+        let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(false));
+        self.checked(verdict, Some(arguments))
     }
 
     /// The schema of the tool's arguments, as far as it is a valid one.
@@ -158,29 +158,54 @@ impl CatalogEntry {
     ///
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
-    // No future of its own: nearly every check is done at once, and is on the path of every call.
     pub(crate) fn begin_check<'a>(
         &'a self,
-        arguments: &'a Map<String, Value>,
+        arguments: &Map<String, Value>,
         threads: &'a CheckThreads,
     ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
         if self.checked == ArgumentCheck::Off {
             return Ok(None);
         }
-        let value = Value::Object(arguments.clone());
-        if let Some(verdict) = self.check.at_once(&value) {
-            return self.checked(verdict, arguments).map(|()| None);
+        self.begin_check_of(&Arc::new(Value::Object(arguments.clone())), threads)
+    }
+
+    /// As [`CatalogEntry::begin_check`], of an object that need not be copied.
+    ///
+    /// # Errors
+    /// As [`CatalogEntry::begin_check`].
+    // No future of its own: nearly every check is done at once, and is on the path of every call.
+    pub(crate) fn begin_check_of<'a>(
+        &'a self,
+        arguments: &Arc<Value>,
+        threads: &'a CheckThreads,
+    ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
+        if self.checked == ArgumentCheck::Off {
+            return Ok(None);
         }
-        let check = Arc::clone(&self.check);
+        if let Some(verdict) = self.check.at_once(arguments) {
+            return self.checked(verdict, arguments.as_object()).map(|()| None);
+        }
+        let (check, arguments) = (Arc::clone(&self.check), Arc::clone(arguments));
         Ok(Some(Box::pin(async move {
-            let verdict = check.on_thread(value, threads).await;
-            self.checked(verdict, arguments)
+            let verdict = check.on_thread(Arc::clone(&arguments), threads).await;
+            self.checked(verdict, arguments.as_object())
         })))
     }
 
-    fn checked(&self, verdict: Verdict, arguments: &Map<String, Value>) -> Result<()> {
+    /// Whether it was found out that arguments fit the schema.
+    #[cfg(feature = "daemon")]
+    async fn is_found_to_fit(&self, arguments: &Map<String, Value>, threads: &CheckThreads) -> bool {
+        let arguments = Arc::new(Value::Object(arguments.clone()));
+        let verdict = match self.check.at_once(&arguments) {
+            Some(verdict) => verdict,
+            None => Arc::clone(&self.check).on_thread(arguments, threads).await,
+        };
+        verdict == Ok(true)
+    }
+
+    fn checked(&self, verdict: Verdict, arguments: Option<&Map<String, Value>>) -> Result<()> {
         let Err(mut problems) = verdict else { return Ok(()) };
-        problems.extend(self.meant(arguments));
+        problems.extend(arguments.map(|arguments| self.meant(arguments)).unwrap_or_default());
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 

@@ -1,5 +1,8 @@
 //! JSON-RPC messages as they were written: objects whose members are not decoded, so that nothing is lost on the way.
 
+#[cfg(feature = "daemon")]
+mod tree;
+
 use std::{borrow::Cow, fmt};
 
 use indexmap::IndexMap;
@@ -8,6 +11,9 @@ use serde::{
     de::{Error, MapAccess, Visitor},
 };
 use serde_json::value::{RawValue, to_raw_value};
+
+#[cfg(feature = "daemon")]
+pub(crate) use self::tree::repeated_name;
 
 /// A JSON object with its members in their order, each as it was written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
@@ -38,8 +38,8 @@ pub(super) struct Outgoing {
     /// Without `_meta`.
     pub(super) params: RawObject,
     pub(super) meta: RawObject,
-    /// The tool and its arguments, if it is a call.
-    pub(super) tool: Option<(Arc<CatalogEntry>, Map<String, Value>)>,
+    /// The tool, if it is a call.
+    pub(super) tool: Option<Arc<CatalogEntry>>,
 }
 
 /// Requests during which a server may ask for input.
@@ -62,7 +62,7 @@ impl RequestContext<'_> {
         let target = ReplyTarget::new(self.outlet.clone(), token);
         let log = self.request_log(&outgoing.session, server_era, log_level).await;
         let (session, server) = (outgoing.session.clone(), outgoing.session.name().clone());
-        let called = outgoing.tool.as_ref().map(|(entry, _)| entry.clone());
+        let called = outgoing.tool.clone();
         let answer = match (client_era, server_era) {
             (Era::Modern, Era::Legacy) if may_ask(&method) => {
                 Box::pin(self.hold(outgoing, target, log)).await
@@ -201,7 +201,7 @@ impl RequestUnderWay {
             target: self.target.clone(),
             held: self.held.clone(),
             log_level: self.log.least,
-            asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
+            asked: Asked::of(tool.as_ref(), method),
             began: Instant::now(),
         });
         let (target, server) = (self.target.clone(), session.name().clone());
@@ -215,11 +215,9 @@ impl RequestUnderWay {
                 }
             });
         });
-        let tool = tool.as_ref().map(|(entry, arguments)| ForwardedTool {
-            name: &entry.tool.name,
-            hints: entry.tool.annotations,
-            arguments,
-        });
+        let tool = tool
+            .as_ref()
+            .map(|entry| ForwardedTool { name: &entry.tool.name, hints: entry.tool.annotations });
         let request = ForwardedRequest {
             method,
             params,

@@ -6,6 +6,7 @@ use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
+    arguments::Arguments,
     bridge::{LogLevel, to_modern},
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal, tool_error},
@@ -141,11 +142,9 @@ impl RequestContext<'_> {
                 Err(problem) => return Ok(self.to_model(tool_error(problem))),
             };
         }
-        let Ok(mut arguments) = arguments(&mut params) else {
-            return Err(ErrorData::invalid_params("`arguments` must be an object", None));
-        };
+        let arguments = Arguments::read(&mut params)?;
         if searches && !by_name {
-            return Ok(self.find_tools(&catalog, &arguments));
+            return Ok(self.find_tools(&catalog, arguments.object()));
         }
         let entry = match self.tool(&toolbox, &name).await {
             Ok(entry) => entry,
@@ -162,16 +161,18 @@ impl RequestContext<'_> {
         // At its own endpoint the server decides.
         let mut checked = match self.endpoint.only {
             Some(_) => Ok(()),
-            None => toolbox.check(&entry, &arguments).await,
+            None => toolbox.check(&entry, &arguments.values).await,
         };
         // Models write `null` for what they leave out, and texts for numbers and lists.
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
-            && let Some(fitting) = entry.made_to_fit(&arguments)
+            && let Some(fitting) = toolbox.made_to_fit(&entry, arguments.object()).await
         {
             let exact = params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
             params.set_text("arguments", exact.written(&fitting));
-            (arguments, checked) = (fitting, Ok(()));
+            checked = Ok(());
         }
+        // They go on as text.
+        drop(arguments);
         if let Err(error) = &checked {
             failed(error);
         }
@@ -190,13 +191,7 @@ impl RequestContext<'_> {
         if by_name || entry.tool.name != name {
             params.write("name", &entry.tool.name);
         }
-        let outgoing = Outgoing {
-            session,
-            method: "tools/call".to_owned(),
-            params,
-            meta,
-            tool: Some((entry, arguments)),
-        };
+        let outgoing = Outgoing { session, method: "tools/call".to_owned(), params, meta, tool: Some(entry) };
         self.exchange(outgoing, token).await
     }
 
@@ -279,21 +274,4 @@ pub(super) fn list_of(member: &str, items: &impl serde::Serialize) -> Box<RawVal
     let mut result = RawObject::default();
     result.write(member, items);
     result.into_raw()
-}
-
-/// The arguments of a call, which are then in `params` as an object, or not there. Some clients write nothing as `null`, as an
-/// empty text or list, and the object as a text.
-fn arguments(params: &mut RawObject) -> serde_json::Result<Map<String, Value>> {
-    let Some(raw) = params.get("arguments").map(|raw| raw.get().to_owned()) else { return Ok(Map::new()) };
-    if raw.starts_with('{') {
-        return serde_json::from_str(&raw);
-    }
-    let text = serde_json::from_str::<String>(&raw).unwrap_or_else(|_| raw.clone());
-    if matches!(text.trim(), "" | "null" | "[]") {
-        params.take("arguments");
-        return Ok(Map::new());
-    }
-    let arguments = serde_json::from_str(&text)?;
-    params.set_text("arguments", text);
-    Ok(arguments)
 }
