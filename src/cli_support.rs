@@ -5,7 +5,7 @@ pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 
-pub use toolcrib_guard::this_process::{ignores_hangup, reset_inherited};
+pub use toolcrib_guard::this_process::{ignores_hangup, raise_file_limit, reset_inherited};
 
 pub use crate::{
     builtin::serve_builtin,

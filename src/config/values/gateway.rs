@@ -39,7 +39,7 @@ pub struct GatewayConfig {
     pub idle: Duration,
     /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
     pub read_timeout: Duration,
-    /// Connections at once. Further ones wait.
+    /// Connections at once. The one that was silent for the longest time makes room; if there is none, further ones wait.
     pub max_connections: usize,
     /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room.
     pub max_sessions: usize,
