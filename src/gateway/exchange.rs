@@ -257,7 +257,7 @@ impl RequestUnderWay {
                 (Err(refusal(&error)), Outcome::of_error(&error))
             }
         };
-        entry.end(outcome);
+        entry.end(outcome, session.generation());
         answer
     }
 }

@@ -19,7 +19,7 @@ use super::{
     log_levels::LogLevels,
     message,
     outlet::Outlet,
-    recipient::{GivenUp, Message, Nobody, Recipient},
+    recipient::{FormerRequests, Message, Nobody, Recipient},
     shapes::{CANCELLED, Faults, WITH_META, fit},
     subscriptions::{Subscriptions, Upstream},
     tasks::{TaskNews, TaskOwner, Tasks},
@@ -48,7 +48,7 @@ pub(crate) struct Router {
 pub(super) struct Exchanges {
     last: u64,
     pub(super) open: HashMap<u64, Exchange>,
-    pub(super) given_up: GivenUp,
+    pub(super) former: FormerRequests,
     /// Those that have ended, where there is a page that shows them.
     ended: Option<EndedRequests>,
 }
@@ -114,12 +114,14 @@ pub(super) struct ExchangeEntry {
     router: Arc<Router>,
     pub(super) number: u64,
     outcome: Outcome,
+    /// The connection of the server when it ended.
+    present: Option<u64>,
 }
 
 impl ExchangeEntry {
-    /// It has ended in this way. Dropped without that, it was cancelled.
-    pub(super) fn end(mut self, outcome: Outcome) {
-        self.outcome = outcome;
+    /// It has ended in this way, when the server had this connection. Dropped without that, it was cancelled.
+    pub(super) fn end(mut self, outcome: Outcome, present: Option<u64>) {
+        (self.outcome, self.present) = (outcome, present);
     }
 }
 
@@ -128,9 +130,7 @@ impl Drop for ExchangeEntry {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Cancelled);
         let mut exchanges = self.router.exchanges();
         let Some(exchange) = exchanges.open.remove(&self.number) else { return };
-        if matches!(outcome, Outcome::Cancelled | Outcome::Failed(_)) {
-            exchanges.given_up.add(&exchange);
-        }
+        exchanges.former.add(&exchange, self.present);
         let was_cancelled = matches!(outcome, Outcome::Cancelled);
         let Exchange { number, server, asked, began, .. } = &exchange;
         let driven_out = exchanges.ended.as_mut().and_then(|ended| {
@@ -180,7 +180,7 @@ impl Router {
         exchanges.last += 1;
         let number = exchanges.last;
         exchanges.open.insert(number, exchange);
-        ExchangeEntry { router: self.clone(), number, outcome: Outcome::Cancelled }
+        ExchangeEntry { router: self.clone(), number, outcome: Outcome::Cancelled, present: None }
     }
 
     pub(super) fn add(&self, client: &Arc<Client>) {

@@ -16,6 +16,7 @@ mod search;
 mod serve;
 mod tasks;
 mod unseen_tools;
+mod whose_messages;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
