@@ -13,7 +13,11 @@ use serde::{
 use serde_json::value::{RawValue, to_raw_value};
 
 #[cfg(feature = "daemon")]
-pub(crate) use self::tree::repeated_name;
+pub(crate) use self::tree::{repeated_name, tree_size};
+
+/// Bytes that a member of a [`RawObject`] takes besides its name and its text.
+#[cfg(feature = "daemon")]
+const MEMBER: usize = 160;
 
 /// A JSON object with its members in their order, each as it was written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -82,6 +86,12 @@ impl RawObject {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// About how many bytes it takes.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.get().len() + MEMBER).sum()
     }
 
     pub(crate) fn into_raw(self) -> Box<RawValue> {

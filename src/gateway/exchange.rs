@@ -9,8 +9,9 @@ use tokio::sync::mpsc;
 use super::{
     activity::{Asked, Outcome, shown},
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
-    client::{Client, Introduction, RequestContext, lock},
+    client::{Client, RequestContext, lock},
     hello::meta_key,
+    introduction::Introduction,
     listed::lines,
     log_levels::{RequestLog, place_of},
     results::{as_promised, readable},
@@ -134,8 +135,8 @@ impl RequestContext<'_> {
         match server_era {
             Era::Modern => {
                 meta.write(meta_key::VERSION, &super::hello::MODERN_VERSION);
-                meta.write(meta_key::INFO, &self.speaker.info);
-                meta.write(meta_key::CAPABILITIES, &self.speaker.capabilities);
+                meta.set(meta_key::INFO, (*self.speaker.info).to_owned());
+                meta.set(meta_key::CAPABILITIES, (*self.speaker.capabilities).to_owned());
                 if self.speaker.era == Era::Legacy
                     && let Some(level) = *lock(&self.client.log_level)
                 {

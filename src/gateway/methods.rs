@@ -55,7 +55,8 @@ const OF_LIMITED: [&str; 20] = [
 impl RequestContext<'_> {
     /// The answer to a request.
     pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
-        let ClientRequest { method, params, mut meta, .. } = request;
+        // What it takes counts until its answer.
+        let ClientRequest { method, params, mut meta, held: _held, .. } = request;
         let token = meta.take("progressToken");
         let only = self.endpoint.only.clone();
         if self.speaker.era == Era::Modern && REMOVED.contains(&&*method) {
@@ -69,7 +70,7 @@ impl RequestContext<'_> {
             ("ping", _) => Ok(RawObject::default().into_raw()),
             ("initialize", _) => self.initialize().await,
             ("server/discover", _) => self.discover().await,
-            ("tools/list", _) => Ok(self.list_tools().await),
+            ("tools/list", _) => self.list_tools().await,
             ("tools/call", _) => self.call_tool(params, meta, token).await,
             ("logging/setLevel", _) => self.set_log_level(&params).await,
             ("subscriptions/listen", _) => self.listen(&params).await,
@@ -79,7 +80,7 @@ impl RequestContext<'_> {
                 self.check_task(&server, &method, &params)?;
                 let lists_tasks = method == "tasks/list" && self.endpoint.owner.is_some();
                 let session =
-                    self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+                    self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
                 let outgoing = Outgoing { session, method, params, meta, tool: None };
                 let answer = self.exchange(outgoing, token).await?;
                 if lists_tasks { self.own_tasks(&server, &answer) } else { Ok(answer) }
@@ -88,12 +89,12 @@ impl RequestContext<'_> {
         }
     }
 
-    pub(super) async fn toolbox(&self) -> Toolbox {
+    pub(super) async fn toolbox(&self) -> Result<Toolbox, ErrorData> {
         self.client.toolbox(&self.speaker).await
     }
 
-    async fn list_tools(&self) -> Box<RawValue> {
-        let toolbox = self.toolbox().await;
+    async fn list_tools(&self) -> ClientAnswer {
+        let toolbox = self.toolbox().await?;
         let endpoint = &self.endpoint;
         let catalog = toolbox.catalog();
         let shown = catalog.entries().iter().filter(|entry| endpoint.shows(entry));
@@ -109,7 +110,7 @@ impl RequestContext<'_> {
             }
             false => list_of("tools", &shown.map(|entry| self.own_tool(entry)).collect::<Vec<_>>()),
         };
-        if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result }
+        Ok(if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result })
     }
 
     /// A tool as the endpoint of its server lists it: as the server does.
@@ -132,7 +133,7 @@ impl RequestContext<'_> {
         let Some(mut name) = params.read::<String>("name") else {
             return Err(ErrorData::invalid_params("`name` of the tool is missing", None));
         };
-        let toolbox = self.toolbox().await;
+        let toolbox = self.toolbox().await?;
         let catalog = toolbox.catalog();
         let searches = search::is_ours(&name) && self.endpoint.searches(&catalog);
         let by_name = searches && name == search::CALL;
@@ -142,7 +143,8 @@ impl RequestContext<'_> {
                 Err(problem) => return Ok(self.to_model(tool_error(problem))),
             };
         }
-        let arguments = Arguments::read(&mut params)?;
+        // The budget of who asks: several may speak as one client.
+        let mut arguments = Arguments::read(&mut params, &self.endpoint.budget)?;
         if searches && !by_name {
             return Ok(self.find_tools(&catalog, arguments.object()));
         }
@@ -165,6 +167,7 @@ impl RequestContext<'_> {
         };
         // Models write `null` for what they leave out, and texts for numbers and lists.
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
+            && arguments.make_room().is_ok()
             && let Some(fitting) = toolbox.made_to_fit(&entry, arguments.object()).await
         {
             let exact = params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
@@ -237,7 +240,7 @@ impl RequestContext<'_> {
             ));
         };
         *lock(&self.client.log_level) = Some(level);
-        let toolbox = self.toolbox().await;
+        let toolbox = self.toolbox().await?;
         let servers = self.servers(&toolbox).into_iter().map(|server| {
             let session = toolbox.current_session(server.as_str());
             let of = session.as_ref().map(|session| place_of(session, self.client.number));

@@ -8,13 +8,14 @@ use std::{
 };
 
 use rmcp::model::ErrorData;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
     activity::{Asked, EndedRequests, Outcome, ServerLines},
     bridge::{LogLevel, may_be_asked, unsupported},
-    client::{Client, Introduction, lock},
+    client::{Client, lock},
+    introduction::Introduction,
     listening::ChangedList,
     log_levels::LogLevels,
     message,
@@ -302,29 +303,27 @@ impl Router {
         };
         let ServerRequest { server, method, params, exchange, .. } = &request;
         let message = Message { server, method, params: params.as_deref(), exchange: *exchange };
-        let (client, capabilities, outlet, held, of) = match self.recipient(&message, own) {
+        let (client, speaker, outlet, held, of) = match self.recipient(&message, own) {
             Ok(Recipient::Exchange(exchange)) => {
                 let Some(client) = exchange.client.upgrade() else {
                     return refuse(request, "the client is gone".to_owned());
                 };
-                let capabilities = exchange.speaker.capabilities.clone();
-                (client, capabilities, exchange.target.outlet(), exchange.held, Some(exchange.target))
+                (client, exchange.speaker, exchange.target.outlet(), exchange.held, Some(exchange.target))
             }
-            Ok(Recipient::Client(client)) if client.introduction().is_some() => {
-                let known = client.introduction().map_or(Value::Null, |known| known.capabilities.clone());
+            Ok(Recipient::Client(client)) => {
+                let Some(speaker) = client.introduction().cloned() else {
+                    let why = Nobody::Idle.why(&request.server);
+                    return refuse(request, why);
+                };
                 let outlet = client.general.clone();
-                (client, known, outlet, None, None)
-            }
-            Ok(Recipient::Client(_)) => {
-                let why = Nobody::Idle.why(&request.server);
-                return refuse(request, why);
+                (client, speaker, outlet, None, None)
             }
             Err(nobody) => {
                 let why = nobody.why(&request.server);
                 return refuse(request, why);
             }
         };
-        if !may_be_asked(&capabilities, &request.method) {
+        if !may_be_asked(&speaker.capabilities, &request.method) {
             let why = unsupported(&request.method);
             return request.reply.send(Err(why));
         }
