@@ -45,7 +45,8 @@ fn half_requests_of_a_process_are_bounded_together() {
     // Values take many times their text.
     let (mut stream, mut reader, _greeting) = crib.raw();
     let call = json!({"call": {"tool": "fix.echo", "values": {"x": vec![0; 500_000]}, "texts": {}, "timeout_ms": null, "unchecked": true}});
-    writeln!(stream, "{call}").unwrap();
+    // At once: a request has ten seconds.
+    stream.write_all(format!("{call}\n").as_bytes()).unwrap();
     let told = frame(&mut reader);
     assert!(told.to_string().contains("max_held"), "{told}");
     let half = format!("{{\"call\":\"{}", "x".repeat(3 << 20));
