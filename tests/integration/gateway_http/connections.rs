@@ -116,7 +116,7 @@ fn connections_wait_while_all_are_at_work() {
     let mut held: Vec<Connection> = (1..3)
         .map(|id| {
             let mut connection = gate.connect();
-            let sleep = call(id, "fix__sleep", &json!({"ms": 1500})).to_string();
+            let sleep = call(id, "fix__sleep", &json!({"ms": 6000})).to_string();
             connection.send("POST /mcp", &headers, &sleep);
             // Its stream has begun.
             assert_eq!(connection.head().status, 200);
