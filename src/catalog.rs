@@ -138,8 +138,8 @@ impl CatalogEntry {
         if self.checked == ArgumentCheck::Off {
             return Ok(());
         }
-        let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(()));
-        self.checked(verdict, arguments, left)
+        let verdict = self.check.at_once(&Value::Object(arguments.clone())).unwrap_or(Ok(false));
+        self.checked(verdict, Some(arguments), left)
     }
 
     /// Whether [`CatalogEntry::check`] lets `arguments` pass, without words on why not.
@@ -175,35 +175,60 @@ impl CatalogEntry {
     ///
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
-    // No future of its own: nearly every check is done at once, and is on the path of every call.
     pub(crate) fn begin_check<'a>(
         &'a self,
-        arguments: &'a Map<String, Value>,
+        arguments: &Map<String, Value>,
         threads: &'a CheckThreads,
     ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
         if self.checked == ArgumentCheck::Off {
             return Ok(None);
         }
-        let value = Value::Object(arguments.clone());
-        if let Some(verdict) = self.check.at_once(&value) {
-            let left = &mut Comparisons::default();
-            return self.checked(verdict, arguments, left).map(|()| None);
+        self.begin_check_of(&Arc::new(Value::Object(arguments.clone())), threads)
+    }
+
+    /// As [`CatalogEntry::begin_check`], of an object that need not be copied.
+    ///
+    /// # Errors
+    /// As [`CatalogEntry::begin_check`].
+    // No future of its own: nearly every check is done at once, and is on the path of every call.
+    pub(crate) fn begin_check_of<'a>(
+        &'a self,
+        arguments: &Arc<Value>,
+        threads: &'a CheckThreads,
+    ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
+        if self.checked == ArgumentCheck::Off {
+            return Ok(None);
         }
-        let check = Arc::clone(&self.check);
+        if let Some(verdict) = self.check.at_once(arguments) {
+            let left = &mut Comparisons::default();
+            return self.checked(verdict, arguments.as_object(), left).map(|()| None);
+        }
+        let (check, arguments) = (Arc::clone(&self.check), Arc::clone(arguments));
         Ok(Some(Box::pin(async move {
-            let verdict = check.on_thread(value, threads).await;
-            self.checked(verdict, arguments, &mut Comparisons::default())
+            let verdict = check.on_thread(Arc::clone(&arguments), threads).await;
+            self.checked(verdict, arguments.as_object(), &mut Comparisons::default())
         })))
+    }
+
+    /// Whether it was found out that arguments fit the schema.
+    #[cfg(feature = "daemon")]
+    async fn is_found_to_fit(&self, arguments: &Map<String, Value>, threads: &CheckThreads) -> bool {
+        let arguments = Arc::new(Value::Object(arguments.clone()));
+        let verdict = match self.check.at_once(&arguments) {
+            Some(verdict) => verdict,
+            None => Arc::clone(&self.check).on_thread(arguments, threads).await,
+        };
+        verdict == Ok(true)
     }
 
     fn checked(
         &self,
         verdict: Verdict,
-        arguments: &Map<String, Value>,
+        arguments: Option<&Map<String, Value>>,
         left: &mut Comparisons,
     ) -> Result<()> {
         let Err(mut problems) = verdict else { return Ok(()) };
-        problems.extend(self.meant(arguments, left));
+        problems.extend(arguments.map(|arguments| self.meant(arguments, left)).unwrap_or_default());
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 

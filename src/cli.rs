@@ -239,6 +239,8 @@ pub(crate) fn main() -> ExitCode {
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
     );
+    // Servers get the limit from before.
+    toolcrib::cli_support::raise_file_limit();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return not_run(error),

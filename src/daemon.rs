@@ -33,6 +33,7 @@ mod client;
 mod log;
 #[cfg(not(feature = "serve"))]
 mod metrics_off;
+mod peers;
 mod place;
 mod serve;
 mod servers;

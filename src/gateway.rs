@@ -8,12 +8,14 @@
 //! Owner of: the clients, and what is under way for them. Invariants:
 //! - ids, progress tokens and cancellations of one client never reach another;
 //! - what a server says on its own goes to the client that it belongs to, or, if that is not known, to nobody;
-//! - nobody waits for a client to read; what waits for it is bounded in bytes;
+//! - nobody waits for a client to read; what waits for it, and all else that is held for it, counts for its owner, in bytes;
 //! - a client that goes takes its requests along, and leaves shared servers as they are.
 
 mod activity;
+mod arguments;
 mod asking;
 mod bridge;
+mod budget;
 mod busy_wait;
 mod client;
 mod exchange;
@@ -21,6 +23,7 @@ mod held;
 mod hello;
 #[cfg(feature = "serve")]
 mod http;
+mod introduction;
 mod lines;
 mod listed;
 mod listening;
@@ -58,11 +61,16 @@ pub(crate) use self::message::fuzz as fuzz_request;
 pub(crate) use self::search::search_tokens;
 #[cfg(feature = "serve")]
 pub use self::server::{GatewayServer, OfferedTools};
+pub(crate) use self::{
+    budget::{Budget, BudgetFull, Held, TotalBudget},
+    client::Client,
+    router::Router,
+    tool_access::ToolAccess,
+};
 use self::{
     busy_wait::BusyWait, held::HeldRequests, listed::ServerFaults, listening::ChangedList,
     tool_access::ToolRule,
 };
-pub(crate) use self::{client::Client, router::Router, tool_access::ToolAccess};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
@@ -114,11 +122,13 @@ pub(crate) struct Endpoint {
     pub(crate) max_name: usize,
     /// Bytes of JSON of a tool's result, where clients cannot read more.
     pub(crate) max_result: Option<usize>,
+    /// What may be held for who is behind the client.
+    pub(crate) budget: Arc<Budget>,
 }
 
 impl Endpoint {
     /// For a client over lines, which needs no token.
-    pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig) -> Self {
+    pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig, budget: Arc<Budget>) -> Self {
         let limit = ToolRule::new(config.tools.as_ref(), config.read_only);
         Self {
             only,
@@ -127,6 +137,7 @@ impl Endpoint {
             search: config.search,
             max_name: config.max_name,
             max_result: None,
+            budget,
         }
     }
 

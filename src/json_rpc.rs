@@ -1,5 +1,8 @@
 //! JSON-RPC messages as they were written: objects whose members are not decoded, so that nothing is lost on the way.
 
+#[cfg(feature = "daemon")]
+mod tree;
+
 use std::{borrow::Cow, fmt};
 
 use indexmap::IndexMap;
@@ -8,6 +11,13 @@ use serde::{
     de::{Error, MapAccess, Visitor},
 };
 use serde_json::value::{RawValue, to_raw_value};
+
+#[cfg(feature = "daemon")]
+pub(crate) use self::tree::{repeated_name, tree_size};
+
+/// Bytes that a member of a [`RawObject`] takes besides its name and its text.
+#[cfg(feature = "daemon")]
+const MEMBER: usize = 160;
 
 /// A JSON object with its members in their order, each as it was written.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -76,6 +86,12 @@ impl RawObject {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// About how many bytes it takes.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.get().len() + MEMBER).sum()
     }
 
     pub(crate) fn into_raw(self) -> Box<RawValue> {

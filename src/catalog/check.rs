@@ -1,6 +1,7 @@
 //! Checks arguments against a tool's schema without blocking the runtime: a check that is
-//! quick is done at once, what may take longer on a thread of its own with a limit of time, and what would not end is
-//! not done at all. The server checks its arguments too: what is left out here costs a better message.
+//! quick is done at once, what may take longer on a thread of its own with a limit of time, and what would not end by the schema
+//! alone is not done at all. The server checks its arguments too: what is left out here costs a better message. Arguments that
+//! are too large to be checked are refused: who sends them does not choose what is checked.
 
 #[cfg(feature = "agents")]
 mod answer;
@@ -29,8 +30,8 @@ use super::mismatch;
 
 /// Steps of a check that is done at once: well below a millisecond where nothing is unusual.
 const QUICK: u64 = 100_000;
-/// Steps of a check that is done at all.
-const MOST: u64 = 1_000_000;
+/// Steps of a check that is done at all: more than the longest message has values, by default.
+const MOST: u64 = 5_000_000;
 /// How long one may take.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Threads at a time. One that was given up counts until it ends.
@@ -45,8 +46,10 @@ const STEPS_BACK: usize = 20_000;
 const MOST_LINES: usize = 20;
 const LONGEST_LINE: usize = 500;
 
-/// Arguments do not fit: a line for each mismatch.
-pub(super) type Verdict = Result<(), Vec<String>>;
+/// Whether arguments were checked, or else pass as they are. An error: they do not fit, with a line for each mismatch.
+pub(super) type Verdict = Result<bool, Vec<String>>;
+const FITS: Verdict = Ok(true);
+const UNCHECKED: Verdict = Ok(false);
 
 /// The threads for checks that may take long.
 #[derive(Clone, Debug)]
@@ -79,22 +82,23 @@ impl SchemaCheck {
 
     /// The check of `arguments`, if it can be done at once.
     pub(super) fn at_once(&self, arguments: &Value) -> Option<Verdict> {
-        let Some(shape) = self.shape() else { return Some(Ok(())) };
+        let Some(shape) = self.shape() else { return Some(UNCHECKED) };
         if self.given_up.load(Relaxed) {
-            return Some(Ok(()));
+            return Some(UNCHECKED);
         }
         if !shape.is_quick(&self.schema, arguments, QUICK) {
             return None;
         }
-        Some(self.validator().map_or(Ok(()), |validator| verdict(validator, arguments, true)))
+        Some(self.validator().map_or(UNCHECKED, |validator| verdict(validator, arguments, true)))
     }
 
-    /// The check of `arguments` on one of `threads`. What is not found out within the limits passes.
-    pub(super) async fn on_thread(self: Arc<Self>, arguments: Value, threads: &CheckThreads) -> Verdict {
+    /// The check of `arguments` on one of `threads`. What is not found out within the limits passes, unless it is for the size of
+    /// the arguments.
+    pub(super) async fn on_thread(self: Arc<Self>, arguments: Arc<Value>, threads: &CheckThreads) -> Verdict {
+        let is_large = bounds::is_large(&arguments);
         let end = Instant::now() + LIMIT;
         let Ok(Ok(permit)) = timeout_at(end, Arc::clone(&threads.0).acquire_owned()).await else {
-            self.unchecked(&"other checks take too long");
-            return Ok(());
+            return self.not_checked(is_large, "other checks take too long");
         };
         let (done, verdict) = oneshot::channel();
         let check = Arc::clone(&self);
@@ -105,36 +109,38 @@ impl SchemaCheck {
         };
         let thread = thread::Builder::new().name("toolcrib-check".to_owned()).stack_size(STACK).spawn(work);
         if let Err(error) = thread {
-            self.unchecked(&error);
-            return Ok(());
+            return self.not_checked(is_large, &error.to_string());
         }
-        match timeout_at(Instant::now() + LIMIT, verdict).await {
-            Ok(Ok(verdict)) => verdict,
+        let why = match timeout_at(Instant::now() + LIMIT, verdict).await {
+            Ok(Ok(verdict)) => return verdict,
             // It panicked.
-            Ok(Err(_)) => {
-                self.give_up("the check failed");
-                Ok(())
-            }
-            Err(_) => {
-                self.give_up("the check takes too long");
-                Ok(())
-            }
-        }
+            Ok(Err(_)) => "the check failed",
+            Err(_) => "the check takes too long",
+        };
+        // One who sends much does not end the check for all others.
+        self.given_up.fetch_or(!is_large, Relaxed);
+        self.not_checked(is_large, why)
     }
 
-    fn give_up(&self, why: &str) {
-        self.given_up.store(true, Relaxed);
+    /// The verdict where there was no check. `is_large`: the arguments are, so that they are the reason.
+    fn not_checked(&self, is_large: bool, why: &str) -> Verdict {
+        if is_large {
+            return Err(vec![format!(
+                "the arguments are too large to be checked against the schema ({why}): send less at once"
+            )]);
+        }
         self.unchecked(&why);
+        UNCHECKED
     }
 
     fn whole(&self, arguments: &Value) -> Verdict {
-        let Some(shape) = self.shape() else { return Ok(()) };
+        let Some(shape) = self.shape() else { return UNCHECKED };
         if !shape.is_feasible(&self.schema, arguments, MOST) {
-            self.unchecked(&"the check would take too long");
-            return Ok(());
+            let is_large = SchemaRequirements::is_for_size(&self.schema, arguments, MOST);
+            return self.not_checked(is_large, "the check would take too long");
         }
         let in_detail = shape.is_feasible(&self.schema, arguments, QUICK);
-        self.validator().map_or(Ok(()), |validator| verdict(validator, arguments, in_detail))
+        self.validator().map_or(UNCHECKED, |validator| verdict(validator, arguments, in_detail))
     }
 
     fn shape(&self) -> Option<&SchemaRequirements> {
@@ -178,7 +184,7 @@ pub(crate) fn check_schema(schema: &Map<String, Value>) -> Result<(), String> {
 fn verdict(validator: &Validator, arguments: &Value, in_detail: bool) -> Verdict {
     // Telling what is wrong costs many times what knowing does.
     if validator.is_valid(arguments) {
-        return Ok(());
+        return FITS;
     }
     if !in_detail {
         return Err(vec!["the arguments do not fit the schema, which is too large to say where".to_owned()]);
@@ -186,7 +192,7 @@ fn verdict(validator: &Validator, arguments: &Value, in_detail: bool) -> Verdict
     let errors: Vec<_> = validator.iter_errors(arguments).collect();
     // A pattern that was not matched to its end says nothing.
     if errors.iter().any(|error| matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. })) {
-        return Ok(());
+        return UNCHECKED;
     }
     let mut lines: Vec<String> =
         errors.iter().flat_map(|error| mismatch::lines(error)).take(MOST_LINES + 1).map(cut).collect();

@@ -9,7 +9,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     pin::pin,
-    sync::{PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -26,6 +26,7 @@ use super::metrics_off::MetricsServer;
 use super::{
     DaemonPlace,
     answer::{DaemonState, FirstStartOutcome, ReplyWriter},
+    peers::{PeerPlace, Peers},
     place::Lock,
     servers::{DaemonServers, DesiredChange},
     wire::{DaemonReply, Greeting, Handover, PROTOCOL, Request},
@@ -35,14 +36,15 @@ use crate::metrics::MetricsServer;
 use crate::{
     config::{Env, Secrets, StartJobs},
     error::{Error, Result},
-    gateway::{Endpoint, Gateway},
+    gateway::{Budget, Endpoint, Gateway, Held},
+    json_rpc::tree_size,
     process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
     start::StopReport,
     tool::ServerName,
 };
 
-/// Clients at once: each is a file of this process.
-const CLIENTS: usize = 512;
+/// How long a client may take until its first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// How long a client may take to read its last frame, once the daemon ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often it is looked whether a client of the gateway is gone, which shows in no other way while it waits for an
@@ -159,6 +161,9 @@ pub async fn serve_daemon(
         draining,
         gateway,
     };
+    // The limits of a table with a mistake are not known.
+    let terms = state.servers.desired().config.gateway_settings().cloned().unwrap_or_default();
+    let peers = Peers::new(terms);
     let (end, lock) = {
         let mut serve_loop = ServeLoop {
             state: &state,
@@ -166,6 +171,7 @@ pub async fn serve_daemon(
             place: &place,
             lenient: options.lenient,
             metrics,
+            peers,
         };
         let mut leading = pin!(serve_loop.lead(listener, lock, &stop));
         tokio::select! {
@@ -195,6 +201,7 @@ struct ServeLoop<'a> {
     place: &'a DaemonPlace,
     lenient: bool,
     metrics: Option<MetricsServer>,
+    peers: Peers,
 }
 
 impl ServeLoop<'_> {
@@ -248,8 +255,11 @@ impl ServeLoop<'_> {
             state.clients.store(self.clients.len(), Relaxed);
             tokio::select! {
                 () = stop.cancelled() => return DaemonEnd::Quietly,
-                accepted = listener.accept(), if self.clients.len() < CLIENTS => match accepted {
-                    Ok((stream, _)) => self.clients.push(Box::pin(state.receive(stream))),
+                accepted = listener.accept(), if self.peers.has_room() => match accepted {
+                    Ok((stream, _)) => {
+                        let place = self.peers.take(&stream);
+                        self.clients.push(Box::pin(state.receive(stream, place)));
+                    }
                     // Out of files, say: those who are here leave some.
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 },
@@ -285,6 +295,18 @@ impl ServeLoop<'_> {
             metrics: self.state.metrics,
         }
     }
+}
+
+/// A request, and what its values take of the budget of who sent it.
+///
+/// # Errors
+/// It cannot be parsed, or takes too much.
+fn read_request(line: &[u8], budget: &Arc<Budget>) -> std::result::Result<(Request, Held), String> {
+    let text = std::str::from_utf8(line).map_err(|error| format!("the request cannot be parsed: {error}"))?;
+    let held = budget.take(tree_size(text)).map_err(|full| full.to_string())?;
+    let request =
+        serde_json::from_str(text).map_err(|error| format!("the request cannot be parsed: {error}"))?;
+    Ok((request, held))
 }
 
 /// Waits until both directions of a connection are closed. A client that only says nothing more is still there.
@@ -326,7 +348,7 @@ impl DaemonState {
                 let rows = self.servers.manager().status();
                 rows.into_iter().filter(|row| required(&row.name)).filter_map(|row| row.error).collect()
             }
-            Err(error) => vec![std::sync::Arc::new(Error::Remote(Box::new(error.into())))],
+            Err(error) => vec![Arc::new(Error::Remote(Box::new(error.into())))],
         };
         let fails = !failures.is_empty();
         let took = changed.ok().and_then(|changed| changed.took);
@@ -335,14 +357,13 @@ impl DaemonState {
         fails
     }
 
-    /// Serves one client until it leaves.
-    async fn receive(&self, stream: UnixStream) -> ClientExit {
+    /// Serves one client until it leaves. `place` is why it is not served, if it is not.
+    async fn receive(&self, stream: UnixStream, place: Result<PeerPlace, String>) -> ClientExit {
         let own = rustix::process::geteuid().as_raw();
         let peer = stream.peer_cred().map(|peer| peer.uid());
         let sandboxed = is_sandboxed(&stream);
         let (read, write) = stream.into_split();
-        let (mut reader, mut writer) =
-            (LineReader::new(read), ReplyWriter { write, secrets: Secrets::default() });
+        let mut writer = ReplyWriter { write, secrets: Secrets::default() };
         if peer.ok() != Some(own) {
             let help = Some("each user has daemons of their own".to_owned());
             writer.send(&DaemonReply::Error(Error::input("this daemon serves another user", help))).await;
@@ -356,35 +377,63 @@ impl DaemonState {
             writer.send(&DaemonReply::Error(Error::input(what, help))).await;
             return ClientExit::Done;
         }
+        let place = match place {
+            Ok(place) => place,
+            Err(why) => {
+                let help = Some("end some of them".to_owned());
+                let refused = DaemonReply::Error(Error::input(why, help));
+                let _ = timeout(FAREWELL, writer.send(&refused)).await;
+                return ClientExit::Done;
+            }
+        };
+        let mut reader = LineReader::new(read).metered(place.meter());
         self.servers.begun().await;
         writer.secrets = self.servers.desired().config.secrets.clone();
         writer.send(&DaemonReply::Greeting(self.greeting())).await;
+        let mut first_request = pin!(sleep(FIRST_REQUEST));
+        let mut has_asked = false;
         loop {
             let line = tokio::select! {
                 line = reader.next() => line,
                 () = self.draining.cancelled() => return ClientExit::Done,
+                () = place.end.cancelled() => return ClientExit::Done,
+                () = &mut first_request, if !has_asked => {
+                    let what = format!("no request came within {} s", FIRST_REQUEST.as_secs());
+                    let refused = DaemonReply::Error(Error::input(what, None));
+                    let _ = timeout(FAREWELL, writer.send(&refused)).await;
+                    return ClientExit::Done;
+                }
             };
+            has_asked = true;
+            place.asked();
             let request = match line {
                 None => return ClientExit::Done,
-                Some(Line::Whole(line)) => serde_json::from_slice::<Request>(line),
+                Some(Line::Whole(line)) => read_request(line, &place.budget),
                 // There is no telling where the next request begins.
                 Some(Line::TooLong { .. } | Line::Torn { .. } | Line::Endless { .. }) => {
-                    let error = Error::input("the request is longer than 16 MiB", None);
+                    let why = place.why_full().map(|full| full.to_string());
+                    let error = Error::input(
+                        why.unwrap_or_else(|| "the request is longer than 16 MiB".to_owned()),
+                        None,
+                    );
                     writer.send(&DaemonReply::Error(error)).await;
                     return ClientExit::Done;
                 }
+            };
+            let (request, _held) = match request {
+                Ok((request, held)) => (Ok(request), Some(held)),
+                Err(error) => (Err(error), None),
             };
             let request = match request {
                 Ok(Request::Down { grace }) => return ClientExit::Down(writer, grace),
                 Ok(Request::Retire) => return ClientExit::Retire(writer),
                 Ok(Request::Connect { server }) => {
-                    self.connect(server, reader, writer).await;
+                    self.connect(server, place.budget.clone(), reader, writer).await;
                     return ClientExit::Done;
                 }
                 Ok(request) => request,
-                Err(error) => {
-                    let error = Error::input(format!("the request cannot be parsed: {error}"), None);
-                    writer.send(&DaemonReply::Error(error)).await;
+                Err(why) => {
+                    writer.send(&DaemonReply::Error(Error::input(why, None))).await;
                     continue;
                 }
             };
@@ -405,14 +454,20 @@ impl DaemonState {
     }
 
     /// Becomes an MCP server for one client.
-    async fn connect(&self, server: Option<String>, reader: LineReader, mut writer: ReplyWriter) {
+    async fn connect(
+        &self,
+        server: Option<String>,
+        budget: Arc<Budget>,
+        reader: LineReader,
+        mut writer: ReplyWriter,
+    ) {
         let only = match server.map(|server| self.servers.server(&server)).transpose() {
             Ok(only) => only,
             Err(error) => return writer.send(&DaemonReply::Error(error)).await,
         };
         // The limits of a table with a mistake are not known.
         let endpoint = match self.servers.desired().config.gateway_settings() {
-            Ok(settings) => Endpoint::of_lines(only, settings),
+            Ok(settings) => Endpoint::of_lines(only, settings, budget),
             Err(error) => return writer.send(&DaemonReply::Error(error)).await,
         };
         writer.send(&DaemonReply::Connected).await;

@@ -131,7 +131,7 @@ impl InputRequired {
     pub(super) async fn ask(
         self,
         client: &Client,
-        capabilities: &Value,
+        capabilities: &RawValue,
         (server, outlet): (&ServerName, &Outlet),
         params: &mut RawObject,
     ) -> Result<(), ErrorData> {
@@ -183,7 +183,7 @@ impl Drop for OpenQuestion<'_> {
 }
 
 /// Whether a client with these capabilities can be asked this.
-pub(super) fn may_be_asked(capabilities: &Value, method: &str) -> bool {
+pub(super) fn may_be_asked(capabilities: &RawValue, method: &str) -> bool {
     let capability = match method {
         "sampling/createMessage" => "sampling",
         "elicitation/create" => "elicitation",
@@ -191,7 +191,8 @@ pub(super) fn may_be_asked(capabilities: &Value, method: &str) -> bool {
         // Of an extension, or of a revision to come: the client knows best.
         _ => return true,
     };
-    capabilities.get(capability).is_some_and(Value::is_object)
+    let known = RawObject::parse(Some(capabilities)).unwrap_or_default();
+    known.get(capability).is_some_and(|raw| raw.get().starts_with('{'))
 }
 
 /// The answer to a request of a server that the client has not declared.
@@ -253,6 +254,7 @@ mod tests {
         let asking =
             json!({"resultType": "input_required", "inputRequests": {"a": {"method": "roots/list"}}});
         assert_eq!(InputRequired::of(&raw(&asking)).unwrap().input_requests.len(), 1);
-        assert!(may_be_asked(&json!({"roots": {}}), "roots/list") && !may_be_asked(&json!({}), "roots/list"));
+        let (able, unable) = (raw(&json!({"roots": {}, "x": 1})), raw(&json!({"roots": null})));
+        assert!(may_be_asked(&able, "roots/list") && !may_be_asked(&unable, "roots/list"));
     }
 }

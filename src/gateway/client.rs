@@ -10,15 +10,16 @@ use std::{
 };
 
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio_util::task::TaskTracker;
 
 use super::{
     Endpoint, Gateway, ToolAccess,
-    activity::shown,
     asking::AskedRequests,
     bridge::LogLevel,
-    hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, capabilities_of, client_info, meta_key},
+    budget::{Held, OwnServers},
+    hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, meta_key},
+    introduction::Introduction,
     listening::{ChangedList, Listening},
     merged::MergedNames,
     message::{self, ClientNotification, ClientRequest},
@@ -29,14 +30,11 @@ use crate::{
     cancel::CancellationToken,
     json_rpc::{self, RawObject, whole_number},
     manager::{Borrower, Loan, Toolbox},
-    session::{ClientAnswer, ClientIdentity, ClientSide, Era},
+    session::{ClientAnswer, ClientSide, Era},
 };
 
 /// Requests of one client under way. More are refused.
 const MAX_UNDER_WAY: usize = 1024;
-/// Letters of the name of a client, and of its version, that are shown.
-const MAX_NAME: usize = 60;
-const MAX_VERSION: usize = 30;
 /// Names that are remembered of those who speak as one client.
 const MAX_CALLERS: usize = 4;
 
@@ -66,18 +64,9 @@ pub(crate) struct Client {
     /// Of the prompts and resources that it has been shown. Other clients do not change them.
     pub(super) names: MergedNames,
     loan: OnceLock<Loan>,
+    /// Of its owner's budget: its own servers, and what they are told of it.
+    own: Mutex<(OwnServers, Held)>,
     calls: TaskTracker,
-}
-
-/// What a client says of itself: once, or with every request.
-#[derive(Debug, Clone)]
-pub(crate) struct Introduction {
-    pub(crate) era: Era,
-    pub(crate) version: String,
-    pub(crate) info: Value,
-    pub(crate) capabilities: Value,
-    /// Its name and version, as they may be shown.
-    pub(crate) name: Arc<str>,
 }
 
 /// What comes of a request.
@@ -118,7 +107,8 @@ impl Client {
         number: u64,
         has_many_callers: bool,
     ) -> Arc<Self> {
-        let (general, reader) = Outlet::new();
+        let budget = endpoint.budget.clone();
+        let (general, reader) = Outlet::new(&budget);
         Arc::new(Self {
             gateway,
             tools: Mutex::new(endpoint.tools.clone()),
@@ -136,6 +126,7 @@ impl Client {
             listening: Mutex::default(),
             names: MergedNames::default(),
             loan: OnceLock::new(),
+            own: Mutex::new((budget.no_servers(), budget.nothing())),
             calls: TaskTracker::new(),
         })
     }
@@ -182,12 +173,16 @@ impl Client {
 
     /// What the sender of a request sees. If that is not what the client saw before, it is told to look again.
     fn endpoint_of(&self, request: &ClientRequest) -> Endpoint {
-        let Some(tools) = &request.tools else { return self.endpoint.clone() };
+        let mut endpoint = self.endpoint.clone();
+        if let Some(held) = &request.held {
+            endpoint.budget = held.budget().clone();
+        }
+        let Some(tools) = &request.tools else { return endpoint };
         let before = std::mem::replace(&mut *lock(&self.tools), tools.clone());
         if !Arc::ptr_eq(&before, tools) && !before.lists_as(tools) {
             self.tell_list_changed(ChangedList::Tools);
         }
-        Endpoint { tools: tools.clone(), ..self.endpoint.clone() }
+        Endpoint { tools: tools.clone(), ..endpoint }
     }
 
     /// Takes a request in, or says why not.
@@ -223,20 +218,19 @@ impl Client {
                 let why = format!("Unsupported protocol version: {version}");
                 return Err(ErrorData::new(ErrorCode(-32022), why, Some(data)));
             }
-            let Some(capabilities) =
-                request.meta.read::<Value>(meta_key::CAPABILITIES).filter(Value::is_object)
-            else {
+            let capabilities = request.meta.get(meta_key::CAPABILITIES).filter(|raw| is_object(raw));
+            if capabilities.is_none() {
                 let why = format!("`_meta` must have `{}`, an object", meta_key::CAPABILITIES);
                 return Err(ErrorData::invalid_params(why, None));
-            };
-            let info = request.meta.read::<Value>(meta_key::INFO).unwrap_or_else(|| json!({}));
-            let introduction = Introduction::new(Era::Modern, version, info, capabilities);
+            }
+            let info = request.meta.get(meta_key::INFO);
+            let introduction = Introduction::new(Era::Modern, version, info, capabilities)?;
             self.remember(&introduction.name);
             return Ok(Arc::new(introduction));
         }
         match (&*request.method, self.introduction.get()) {
             (_, Some(known)) => Ok(known.clone()),
-            ("initialize", None) => Ok(self.introduced(&request.params)),
+            ("initialize", None) => self.introduced(&request.params),
             ("ping", None) => Ok(Arc::new(Introduction::unknown())),
             ("server/discover", None) => {
                 let why = format!("`_meta` must have `{}`", meta_key::VERSION);
@@ -246,15 +240,15 @@ impl Client {
         }
     }
 
-    fn introduced(&self, params: &RawObject) -> Arc<Introduction> {
+    fn introduced(&self, params: &RawObject) -> Result<Arc<Introduction>, ErrorData> {
         // One that is missing, or that nobody knows, has the newest for an answer.
         let asked = params.read::<String>("protocolVersion").unwrap_or_default();
         let known = LEGACY_VERSIONS.iter().find(|known| **known == asked.trim());
         let version = (*known.unwrap_or(&LEGACY_VERSIONS[0])).to_owned();
-        let object = |name| params.read::<Value>(name).filter(Value::is_object).unwrap_or_else(|| json!({}));
+        let object = |name| params.get(name).filter(|raw| is_object(raw));
         let introduction =
-            Introduction::new(Era::Legacy, version, object("clientInfo"), object("capabilities"));
-        self.introduction.get_or_init(|| Arc::new(introduction)).clone()
+            Introduction::new(Era::Legacy, version, object("clientInfo"), object("capabilities"))?;
+        Ok(self.introduction.get_or_init(|| Arc::new(introduction)).clone())
     }
 
     /// Takes note of the name of somebody who speaks as this client.
@@ -337,10 +331,13 @@ impl Client {
 
     /// The servers as this client has them: the shared ones, and those that are its own. Waits for a start under way: it
     /// is not known before which there are.
-    pub(super) async fn toolbox(self: &Arc<Self>, speaker: &Introduction) -> Toolbox {
+    ///
+    /// # Errors
+    /// Its owner has too many servers of its own.
+    pub(super) async fn toolbox(self: &Arc<Self>, speaker: &Introduction) -> Result<Toolbox, ErrorData> {
         let known = self.loan.get();
         if let Some(loan) = known.filter(|loan| loan.is_current()) {
-            return loan.toolbox();
+            return Ok(loan.toolbox());
         }
         let shared = self.gateway.lender().toolbox();
         match &self.endpoint.only {
@@ -349,19 +346,20 @@ impl Client {
             None => shared.await_all().await,
         }
         shared.await_pools().await;
+        {
+            let mut own = lock(&self.own);
+            own.0.grow_to(self.gateway.lender().own_servers())?;
+            own.1.set(speaker.tree_size())?;
+        }
         let loan = self.loan.get_or_init(|| {
-            let identity = ClientIdentity {
-                info: client_info(&speaker.info),
-                capabilities: capabilities_of(&speaker.capabilities),
-                era: Some(speaker.era),
-            };
+            let identity = speaker.identity();
             let messages = Arc::new(OwnMessages::new(self));
             let side = ClientSide { identity: Arc::new(identity), messages: Some(messages) };
             self.gateway.lender().lend(Borrower::Client, None, Some(&side))
         });
         // The configuration may have been changed since.
         loan.renew();
-        loan.toolbox()
+        Ok(loan.toolbox())
     }
 
     /// The servers as this client has them, once it has used one.
@@ -415,19 +413,8 @@ impl Drop for Client {
     }
 }
 
-impl Introduction {
-    /// Of a client that has not said anything yet.
-    fn unknown() -> Self {
-        let version = LEGACY_VERSIONS[0].to_owned();
-        Self::new(Era::Legacy, version, json!({}), json!({}))
-    }
-
-    fn new(era: Era, version: String, info: Value, capabilities: Value) -> Self {
-        let word = |member: &str, most| shown(info[member].as_str().unwrap_or_default().trim(), most);
-        let name = format!("{} {}", word("name", MAX_NAME), word("version", MAX_VERSION));
-        let name = name.trim().into();
-        Self { era, version, info, capabilities, name }
-    }
+fn is_object(raw: &RawValue) -> bool {
+    raw.get().starts_with('{')
 }
 
 /// A request that can be cancelled, until this is dropped.

@@ -3,14 +3,15 @@
 use std::{sync::Arc, time::Instant};
 
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
     activity::{Asked, Outcome, shown},
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
-    client::{Client, Introduction, RequestContext, lock},
+    client::{Client, RequestContext, lock},
     hello::meta_key,
+    introduction::Introduction,
     listed::lines,
     log_levels::{RequestLog, place_of},
     results::{as_promised, readable},
@@ -38,8 +39,8 @@ pub(super) struct Outgoing {
     /// Without `_meta`.
     pub(super) params: RawObject,
     pub(super) meta: RawObject,
-    /// The tool and its arguments, if it is a call.
-    pub(super) tool: Option<(Arc<CatalogEntry>, Map<String, Value>)>,
+    /// The tool, if it is a call.
+    pub(super) tool: Option<Arc<CatalogEntry>>,
 }
 
 /// Requests during which a server may ask for input.
@@ -62,7 +63,7 @@ impl RequestContext<'_> {
         let target = ReplyTarget::new(self.outlet.clone(), token);
         let log = self.request_log(&outgoing.session, server_era, log_level).await;
         let (session, server) = (outgoing.session.clone(), outgoing.session.name().clone());
-        let called = outgoing.tool.as_ref().map(|(entry, _)| entry.clone());
+        let called = outgoing.tool.clone();
         let answer = match (client_era, server_era) {
             (Era::Modern, Era::Legacy) if may_ask(&method) => {
                 Box::pin(self.hold(outgoing, target, log)).await
@@ -134,8 +135,8 @@ impl RequestContext<'_> {
         match server_era {
             Era::Modern => {
                 meta.write(meta_key::VERSION, &super::hello::MODERN_VERSION);
-                meta.write(meta_key::INFO, &self.speaker.info);
-                meta.write(meta_key::CAPABILITIES, &self.speaker.capabilities);
+                meta.set(meta_key::INFO, (*self.speaker.info).to_owned());
+                meta.set(meta_key::CAPABILITIES, (*self.speaker.capabilities).to_owned());
                 if self.speaker.era == Era::Legacy
                     && let Some(level) = *lock(&self.client.log_level)
                 {
@@ -201,7 +202,7 @@ impl RequestUnderWay {
             target: self.target.clone(),
             held: self.held.clone(),
             log_level: self.log.least,
-            asked: Asked::of(tool.as_ref().map(|(entry, _)| entry), method),
+            asked: Asked::of(tool.as_ref(), method),
             began: Instant::now(),
         });
         let (target, server) = (self.target.clone(), session.name().clone());
@@ -215,11 +216,9 @@ impl RequestUnderWay {
                 }
             });
         });
-        let tool = tool.as_ref().map(|(entry, arguments)| ForwardedTool {
-            name: &entry.tool.name,
-            hints: entry.tool.annotations,
-            arguments,
-        });
+        let tool = tool
+            .as_ref()
+            .map(|entry| ForwardedTool { name: &entry.tool.name, hints: entry.tool.annotations });
         let request = ForwardedRequest {
             method,
             params,
@@ -259,7 +258,7 @@ impl RequestUnderWay {
                 (Err(refusal(&error)), Outcome::of_error(&error))
             }
         };
-        entry.end(outcome);
+        entry.end(outcome, session.generation());
         answer
     }
 }

@@ -9,11 +9,14 @@ use std::{
 
 use rmcp::model::ErrorData;
 use serde_json::{json, value::RawValue};
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    Held,
     bridge::MAX_ROUNDS,
+    budget::OF_REQUEST,
     client::{RequestContext, lock},
     exchange::Outgoing,
     log_levels::RequestLog,
@@ -41,8 +44,8 @@ struct HeldRequest {
     /// The number of the client.
     client: u64,
     owner: Option<Arc<str>>,
-    /// What was asked: only the same may be asked again.
-    question: String,
+    /// The digest of what was asked: only the same may be asked again.
+    question: [u8; 32],
     since: Instant,
     rounds: usize,
     /// What the server waits for, by our own keys.
@@ -54,11 +57,11 @@ struct HeldRequest {
 struct RunningRequest {
     target: Arc<ReplyTarget>,
     asked: mpsc::UnboundedReceiver<ServerRequest>,
-    answer: AbortOnDropHandle<ClientAnswer>,
+    answer: AbortOnDropHandle<(ClientAnswer, Held)>,
 }
 
 impl HeldRequests {
-    fn take(&self, state: &str, client: u64, question: &str) -> Option<HeldRequest> {
+    fn take(&self, state: &str, client: u64, question: [u8; 32]) -> Option<HeldRequest> {
         let mut held = lock(&self.0);
         let same = |one: &HeldRequest| one.client == client && one.question == question;
         if held.get(state).is_some_and(same) { held.remove(state) } else { None }
@@ -122,12 +125,12 @@ impl RequestContext<'_> {
         let state = outgoing.params.take("requestState");
         let answers = RawObject::parse(outgoing.params.take("inputResponses").as_deref())
             .map_err(|_| ErrorData::invalid_params("`inputResponses` must be an object", None))?;
-        let question =
-            format!("{} {} {}", outgoing.session.name(), outgoing.method, json_rpc::raw(&outgoing.params));
+        let asked = (outgoing.session.name(), &outgoing.method, &outgoing.params);
+        let question: [u8; 32] = Sha256::digest(json_rpc::raw(&asked).get()).into();
         let held = match state {
             Some(state) => {
                 let state: String = serde_json::from_str(state.get()).unwrap_or_default();
-                let held = self.client.gateway.held().take(&state, self.client.number, &question);
+                let held = self.client.gateway.held().take(&state, self.client.number, question);
                 let unknown = "`requestState` is not known, or belongs to another request, or has expired";
                 let mut held = held.ok_or_else(|| ErrorData::invalid_params(unknown, None))?;
                 held.running.target.replace(&target);
@@ -137,11 +140,19 @@ impl RequestContext<'_> {
             None => {
                 let (sender, mut asked) = mpsc::unbounded_channel();
                 let under_way = self.under_way(target.clone(), log, Some(sender));
-                let mut running = Box::pin(async move { under_way.send(&outgoing).await });
+                // What the server asks outlives the client's request.
+                let budget = self.endpoint.budget.clone();
+                let mut held =
+                    budget.take(OF_REQUEST + 2 * (outgoing.params.size() + outgoing.meta.size()))?;
+                let mut running = Box::pin(async move {
+                    let answer = under_way.send(&outgoing).await;
+                    let kept = held.set(answer.as_ref().map_or(0, |result| result.get().len()));
+                    (kept.map_err(ErrorData::from).and(answer), held)
+                });
                 // Most servers ask for nothing, and then there is no task.
                 let first = tokio::select! {
                     biased;
-                    answer = &mut running => return answer,
+                    (answer, _) = &mut running => return answer,
                     Some(first) = asked.recv() => first,
                 };
                 #[expect(
@@ -176,7 +187,8 @@ impl RequestContext<'_> {
                 biased;
                 Some(request) = asked.recv() => held.open.push((key(held.rounds, 0), request)),
                 answer = answer => {
-                    return answer.unwrap_or_else(|_| Err(ErrorData::internal_error("the request was given up", None)));
+                    let given_up = |_| Err(ErrorData::internal_error("the request was given up", None));
+                    return answer.map(|(answer, _)| answer).unwrap_or_else(given_up);
                 }
             }
         }
@@ -229,12 +241,12 @@ mod tests {
     async fn who_holds_most_requests_makes_room() {
         let all = HeldRequests::default();
         let hold = |client: u64, owner: &str| {
-            let (outlet, _) = Outlet::new();
+            let (outlet, _) = Outlet::new(&Arc::default());
             let answer = tokio::runtime::Handle::current().spawn(std::future::pending());
             let request = HeldRequest {
                 client,
                 owner: Some(owner.into()),
-                question: String::new(),
+                question: [0; 32],
                 since: Instant::now(),
                 rounds: 0,
                 open: Vec::new(),

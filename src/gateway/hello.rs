@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{client::RequestContext, exchange::refusal};
 use crate::{
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, ClientIdentity, Era, ServerHello},
+    session::{ClientAnswer, Era, ServerHello},
     tool::ServerName,
 };
 
@@ -31,23 +31,6 @@ pub(crate) mod meta_key {
     pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
     pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-}
-
-/// The capabilities that a server hears of: those of the client, as far as an object.
-pub(super) fn capabilities_of(theirs: &Value) -> Value {
-    if theirs.is_object() { theirs.clone() } else { json!({}) }
-}
-
-/// What a server of the old era hears of who the client is: there a name and a version must be said.
-pub(super) fn client_info(theirs: &Value) -> Value {
-    let mut info = ClientIdentity::default().info;
-    if let (Some(info), Some(theirs)) = (info.as_object_mut(), theirs.as_object()) {
-        let usable = |(name, value): &(&String, &Value)| {
-            value.is_string() || !matches!(name.as_str(), "name" | "version")
-        };
-        info.extend(theirs.iter().filter(usable).map(|(name, value)| (name.clone(), value.clone())));
-    }
-    info
 }
 
 /// What is known of the server or servers behind an endpoint.
@@ -105,7 +88,7 @@ impl RequestContext<'_> {
         let Some(server) = &self.client.endpoint.only else {
             return Ok(About::of_all(self.speaker.era, self.may_have_tasks()));
         };
-        let toolbox = self.client.toolbox(&self.speaker).await;
+        let toolbox = self.client.toolbox(&self.speaker).await?;
         let session = toolbox.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
         let hello = session.hello().unwrap_or_default();
         Ok(About::of(server, &hello))

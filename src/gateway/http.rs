@@ -4,13 +4,15 @@
 //! Owner of: the sessions. Invariants:
 //! - what is done for a request is done by the task of its connection, until the answer becomes a stream;
 //! - a session belongs to the owner of the token that made it, and is not there for others;
-//! - everything that waits for a client is bounded: connections, sessions, messages, events that are kept for it;
+//! - everything that waits for a client is bounded: connections, sessions, messages, events that are kept for it; all of it counts
+//!   for its owner (`budget.rs`);
 //! - a client of the old era that goes away leaves its calls running, one of the new era ends them.
 
 #![expect(clippy::result_large_err, reason = "a refusal is a whole answer, and few are made")]
 
 mod access;
 mod answers;
+mod body;
 mod callers;
 mod calls;
 mod headers;
@@ -29,21 +31,20 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri,
-    body::{Body as _, Bytes, Incoming},
+    body::Incoming,
     header::{ALLOW, CONNECTION, HeaderName, HeaderValue, VARY},
 };
 use rmcp::model::ErrorData;
-use tokio::time::timeout;
 
 pub(super) use self::protected::Protected;
 use self::{
     access::Access,
     answers::{Answer, INVALID_REQUEST, empty, ending, error, refusal, refusal_of},
-    callers::{Caller, InFlight, Owner},
-    headers::{Accepted, check_content_type},
+    body::HeldBody,
+    callers::{Caller, InFlight, Owner, over_budget},
+    headers::Accepted,
     late::LateClock,
     live::LiveData,
     modern::is_modern,
@@ -51,7 +52,7 @@ use self::{
     sessions::Sessions,
 };
 use super::{
-    Gateway,
+    Budget, BudgetFull, Gateway,
     activity::{ServerLines, shown},
     busy_wait::{Awaited, BusyWait, FOR_REQUEST},
     hello::MODERN_VERSION,
@@ -61,7 +62,7 @@ use super::{
 use crate::{
     cancel::CancellationToken,
     config::GatewayConfig,
-    http::serve::{answer, unless_get},
+    http::serve::{Peer, answer, unless_get},
     metrics::metrics_page,
     tool::ServerName,
 };
@@ -243,7 +244,8 @@ impl HttpState {
 
     async fn for_caller(&self, request: Request<Incoming>) -> Answer {
         let path = self.endpoint_path(request.uri());
-        let caller = match self.access.caller(request.uri(), request.headers(), &path).await {
+        let peer = request.extensions().get::<Peer>().copied();
+        let caller = match self.access.caller((request.uri(), request.headers()), peer, &path).await {
             Ok(caller) => caller,
             Err(refused) => return refused,
         };
@@ -308,8 +310,8 @@ impl HttpState {
         let (parts, body) = request.into_parts();
         let question = Question { caller, path: at, only, headers: parts.headers, in_flight };
         match (parts.method, is_sse) {
-            (Method::POST, false) => match self.read(&question.headers, body).await {
-                Ok(body) => self.post(question, &body).await,
+            (Method::POST, false) => match self.read(&question, body).await {
+                Ok(body) => self.post(question, body).await,
                 Err(refused) => refused,
             },
             (Method::GET, false) => match Accepted::of(&question.headers).and_then(Accepted::check_events) {
@@ -326,8 +328,8 @@ impl HttpState {
             }
             (Method::DELETE, false) => self.delete(&question),
             (_, false) => not_allowed("GET, POST, DELETE"),
-            (Method::POST, true) if is_messages => match self.read(&question.headers, body).await {
-                Ok(body) => self.posted(question, parts.uri.query().unwrap_or_default(), &body),
+            (Method::POST, true) if is_messages => match self.read(&question, body).await {
+                Ok(body) => self.posted(question, parts.uri.query().unwrap_or_default(), body),
                 Err(refused) => refused,
             },
             (Method::GET, true) if !is_messages => self.open_sse(question),
@@ -352,34 +354,7 @@ impl HttpState {
         })
     }
 
-    /// The body of a request.
-    ///
-    /// # Errors
-    /// It is too long, takes too long, breaks off, or is of another type.
-    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Answer> {
-        check_content_type(headers)?;
-        let most = self.config.max_body;
-        let too_long = || {
-            let why = format!("a message may have {most} bytes: see `max_body` in [gateway]");
-            closing(refusal(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &why))
-        };
-        if body.size_hint().lower() > most as u64 {
-            return Err(too_long());
-        }
-        match timeout(self.config.read_timeout, Limited::new(body, most).collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long()),
-            Ok(Err(_)) => {
-                Err(closing(refusal(StatusCode::BAD_REQUEST, INVALID_REQUEST, "the message breaks off")))
-            }
-            Err(_) => {
-                let why = "the message took too long";
-                Err(closing(refusal(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, why)))
-            }
-        }
-    }
-
-    async fn post(&self, mut question: Question, body: &[u8]) -> Answer {
+    async fn post(&self, mut question: Question, body: HeldBody) -> Answer {
         let accepted = match Accepted::of(&question.headers) {
             Ok(accepted) => accepted,
             Err(refused) => return refused,
@@ -388,7 +363,7 @@ impl HttpState {
             Some(id) => error(StatusCode::BAD_REQUEST, &id, &why),
             None => refusal_of(StatusCode::BAD_REQUEST, &why),
         };
-        let messages = ClientMessage::parse(body).and_then(|all| all.into_iter().collect());
+        let messages = ClientMessage::parse(body.text()).and_then(|all| all.into_iter().collect());
         let mut messages: Vec<ClientMessage> = match messages {
             Ok(messages) => messages,
             Err(why) => return unreadable(why),
@@ -399,7 +374,12 @@ impl HttpState {
         if let Some(refused) = self.as_caller(&question, &mut messages) {
             return refused;
         }
-        let is_batch = body.trim_ascii_start().first() == Some(&b'[');
+        let is_batch = body.text().trim_ascii_start().first() == Some(&b'[');
+        if let Err(full) = count(&mut messages, &question.caller.budget) {
+            return over_budget(&full);
+        }
+        // What is held of it is counted with its requests.
+        drop(body);
         match messages.pop() {
             Some(message) if !is_batch && is_modern(&question.headers, &message) => {
                 self.modern(question, message, accepted).await
@@ -449,6 +429,17 @@ impl HttpState {
             }
         }
     }
+}
+
+/// Counts what is held of requests until their answers.
+fn count<'m>(
+    messages: impl IntoIterator<Item = &'m mut ClientMessage>,
+    budget: &Arc<Budget>,
+) -> Result<(), BudgetFull> {
+    messages.into_iter().try_for_each(|message| match message {
+        ClientMessage::Request(request) => request.count(budget),
+        _ => Ok(()),
+    })
 }
 
 /// How many of these messages are requests.

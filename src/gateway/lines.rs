@@ -73,7 +73,12 @@ async fn read_messages(client: &Arc<Client>, mut read: LineReader, outlet: &Outl
                 outlet.send(message::error_answer(None, &ErrorData::invalid_request(why, None)));
                 continue;
             }
-            Some(Line::Torn { .. } | Line::Endless { .. }) => {
+            Some(Line::Torn { total } | Line::Endless { total }) => {
+                // What comes behind it could not be told from it.
+                let why = format!(
+                    "a message of more than {total} bytes does not end, or is too much: nothing more is read"
+                );
+                outlet.send(message::error_answer(None, &ErrorData::invalid_request(why, None)));
                 over = true;
                 client.end_listening();
                 continue;
@@ -85,11 +90,17 @@ async fn read_messages(client: &Arc<Client>, mut read: LineReader, outlet: &Outl
         let messages = ClientMessage::parse(text).unwrap_or_else(|unreadable| vec![Err(unreadable)]);
         for message in messages {
             match message {
-                Ok(ClientMessage::Request(request)) => requests.push(async move {
-                    if let Some(answer) = client.handle(request, outlet).await.into_answer() {
-                        outlet.send_answer(answer);
+                Ok(ClientMessage::Request(mut request)) => {
+                    if let Err(full) = request.count(&client.endpoint.budget) {
+                        outlet.send(message::error_answer(Some(&request.id), &full.into()));
+                        continue;
                     }
-                }),
+                    requests.push(async move {
+                        if let Some(answer) = client.handle(request, outlet).await.into_answer() {
+                            outlet.send_answer(answer);
+                        }
+                    });
+                }
                 Ok(ClientMessage::Notification(told)) => client.notified(&told),
                 Ok(ClientMessage::Answer(id, answer)) => client.answered(&id, answer),
                 Err(Unreadable { id, error }) => {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use futures_util::future::join_all;
@@ -10,6 +10,7 @@ use rmcp::model::ErrorData;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    Budget, BudgetFull, Endpoint, Held,
     bridge::to_modern,
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal},
@@ -33,6 +34,8 @@ const MAX_ITEMS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
 /// Names of one client that are remembered though they are in no list any more.
 const MAX_NAMES: usize = 50_000;
+/// Bytes that a name takes besides its text.
+const OF_NAME: usize = 160;
 /// Begins the name of a resource whose own one leads to another server.
 const PREFIX: &str = "toolcrib://";
 
@@ -47,6 +50,8 @@ struct Names {
     resources: HashMap<String, (ServerName, String)>,
     /// The text before the first variable of a template, and its server; the first that was known comes first.
     templates: Vec<(String, ServerName)>,
+    /// What they take.
+    held: Option<Held>,
 }
 
 /// A kind of list, and what its items are known by.
@@ -108,7 +113,7 @@ impl RequestContext<'_> {
         token: Option<Box<RawValue>>,
     ) -> ClientAnswer {
         if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.method() == method) {
-            let items = self.gather(kind, &meta).await;
+            let items = self.gather(kind, &meta).await?;
             let result = list_of(kind.member(), &items);
             return Ok(if self.speaker.era == Era::Modern { to_modern(&result, &method) } else { result });
         }
@@ -137,7 +142,7 @@ impl RequestContext<'_> {
             }
             _ => return Err(Self::no_such_method(&method)),
         };
-        let session = self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
         self.exchange(Outgoing { session, method, params, meta, tool: None }, token).await
     }
 
@@ -169,13 +174,13 @@ impl RequestContext<'_> {
             // It was not listed yet, or is new.
             let kinds = Kind::ALL.into_iter().filter(|other| other.capability() == kind.capability());
             for kind in kinds {
-                self.gather(kind, meta).await;
+                self.gather(kind, meta).await?;
             }
             found = self.client.names.find(kind, &name);
         }
         if found.is_none() && kind != Kind::Prompts {
             // Another client was shown it, perhaps the same one before it connected again.
-            let servers = self.toolbox().await.names();
+            let servers = self.toolbox().await?.names();
             found = prefixed(&name).and_then(|(server, own)| {
                 let server = servers.into_iter().find(|known| known.as_str() == server)?;
                 Some((server, decoded(own)?))
@@ -198,8 +203,8 @@ impl RequestContext<'_> {
 
     /// The items of all servers that are there, with the names that lead back to them. Own servers of the client that are being
     /// started are waited for.
-    async fn gather(&self, kind: Kind, meta: &RawObject) -> Vec<RawObject> {
-        let toolbox = self.toolbox().await;
+    async fn gather(&self, kind: Kind, meta: &RawObject) -> Result<Vec<RawObject>, ErrorData> {
+        let toolbox = self.toolbox().await?;
         let names = toolbox.names();
         let seen = names.iter().filter(|server| self.client.endpoint.has(server));
         let sessions: Vec<_> = seen.filter_map(|server| toolbox.current_session(server.as_str())).collect();
@@ -209,7 +214,7 @@ impl RequestContext<'_> {
             }
         }))
         .await;
-        let lists = |session: &&std::sync::Arc<Session>| {
+        let lists = |session: &&Arc<Session>| {
             let capabilities = session.hello().and_then(|hello| hello.read::<Value>("capabilities"));
             // Some write `true` or an empty list for the object.
             let declares = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
@@ -253,7 +258,10 @@ impl RequestContext<'_> {
             (session.name().clone(), listed)
         }))
         .await;
-        self.client.names.learn(kind, lists, &names, self.client.endpoint.max_name)
+        let Endpoint { max_name, budget, .. } = &self.client.endpoint;
+        let shown = self.client.names.learn(kind, lists, &names, *max_name);
+        self.client.names.count(budget)?;
+        Ok(shown)
     }
 }
 
@@ -304,6 +312,23 @@ impl MergedNames {
         }
         names.bound(kind, &shown);
         shown
+    }
+
+    /// Counts what is remembered as part of a budget.
+    ///
+    /// # Errors
+    /// There is no room for it: it is forgotten, and known again from the next list.
+    fn count(&self, budget: &Arc<Budget>) -> Result<(), BudgetFull> {
+        let mut names = lock(&self.0);
+        let leads =
+            names.prompts.iter().chain(&names.resources).map(|(name, (_, own))| name.len() + own.len());
+        let templates = names.templates.iter().map(|(beginning, _)| beginning.len());
+        let bytes: usize = leads.chain(templates).map(|text| text + OF_NAME).sum();
+        let counted = names.held.get_or_insert_with(|| budget.nothing()).set(bytes);
+        if counted.is_err() {
+            *names = Names::default();
+        }
+        counted
     }
 
     fn find(&self, kind: Kind, name: &str) -> Option<(ServerName, String)> {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
 
-use super::ToolAccess;
+use super::{
+    Budget, BudgetFull, Held, ToolAccess,
+    budget::{OF_REQUEST, REFUSED, size},
+};
 use crate::{
     json_rpc::{self, Envelope, RawObject, is_usable_id},
     session::ClientAnswer,
@@ -37,6 +40,19 @@ pub(crate) struct ClientRequest {
     pub(crate) meta: RawObject,
     /// The tools of who sent it. `None`: those of its client.
     pub(crate) tools: Option<Arc<ToolAccess>>,
+    /// What it takes of the budget of who sent it, once it was counted.
+    pub(crate) held: Option<Held>,
+}
+
+impl ClientRequest {
+    /// Counts what is held of it until its end: its members, and as much as it is sent.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn count(&mut self, budget: &Arc<Budget>) -> Result<(), BudgetFull> {
+        self.held = Some(budget.take(OF_REQUEST + 2 * (self.params.size() + self.meta.size()))?);
+        Ok(())
+    }
 }
 
 /// A notification of a client.
@@ -114,7 +130,7 @@ impl ClientMessage {
                 let Ok(meta) = RawObject::parse(params.take("_meta").as_deref()) else {
                     return fail(ErrorCode::INVALID_PARAMS, "`_meta` must be an object");
                 };
-                Ok(Self::Request(ClientRequest { id, method, params, meta, tools: None }))
+                Ok(Self::Request(ClientRequest { id, method, params, meta, tools: None, held: None }))
             }
             (None, Some(id), Some(result), None) => Ok(Self::Answer(id, Ok(result.to_owned()))),
             (None, Some(id), None, Some(error)) => {
@@ -143,6 +159,16 @@ pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
         Ok(result) => format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"),
         Err(error) => error_answer(Some(id), error),
     }
+}
+
+/// In place of an answer for which there is no room until its client reads it.
+pub(crate) fn not_kept(answer: &str) -> String {
+    let envelope: Envelope<'_> = serde_json::from_str(answer).unwrap_or_default();
+    let why = format!(
+        "the answer of {} is not kept: too much waits for clients to read it (`max_held` in [gateway])",
+        size(answer.len())
+    );
+    error_answer(envelope.id, &ErrorData::new(REFUSED, why, None))
 }
 
 /// An error, as a message: of a request, or of a text that is none.
@@ -231,6 +257,13 @@ mod tests {
         ] {
             fuzz(text.as_bytes());
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_kept_has_its_id() {
+        let refused = not_kept(r#"{"jsonrpc":"2.0","id":"a","result":{"x":[1]}}"#);
+        assert!(refused.starts_with(r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32000,"#), "{refused}");
+        assert!(not_kept(r#"[{"id":1}]"#).contains("\"id\":null"));
     }
 
     fn one(text: &str) -> String {

@@ -6,6 +6,7 @@ use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
+    arguments::Arguments,
     bridge::{LogLevel, to_modern},
     client::{RequestContext, lock},
     exchange::{Outgoing, refusal, tool_error},
@@ -54,7 +55,8 @@ const OF_LIMITED: [&str; 20] = [
 impl RequestContext<'_> {
     /// The answer to a request.
     pub(super) async fn respond(&self, request: ClientRequest) -> ClientAnswer {
-        let ClientRequest { method, params, mut meta, .. } = request;
+        // What it takes counts until its answer.
+        let ClientRequest { method, params, mut meta, held: _held, .. } = request;
         let token = meta.take("progressToken");
         let only = self.endpoint.only.clone();
         if self.speaker.era == Era::Modern && REMOVED.contains(&&*method) {
@@ -68,7 +70,7 @@ impl RequestContext<'_> {
             ("ping", _) => Ok(RawObject::default().into_raw()),
             ("initialize", _) => self.initialize().await,
             ("server/discover", _) => self.discover().await,
-            ("tools/list", _) => Ok(self.list_tools().await),
+            ("tools/list", _) => self.list_tools().await,
             ("tools/call", _) => self.call_tool(params, meta, token).await,
             ("logging/setLevel", _) => self.set_log_level(&params).await,
             ("subscriptions/listen", _) => self.listen(&params).await,
@@ -78,7 +80,7 @@ impl RequestContext<'_> {
                 self.check_task(&server, &method, &params)?;
                 let lists_tasks = method == "tasks/list" && self.endpoint.owner.is_some();
                 let session =
-                    self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+                    self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
                 let outgoing = Outgoing { session, method, params, meta, tool: None };
                 let answer = self.exchange(outgoing, token).await?;
                 if lists_tasks { self.own_tasks(&server, &answer) } else { Ok(answer) }
@@ -87,12 +89,12 @@ impl RequestContext<'_> {
         }
     }
 
-    pub(super) async fn toolbox(&self) -> Toolbox {
+    pub(super) async fn toolbox(&self) -> Result<Toolbox, ErrorData> {
         self.client.toolbox(&self.speaker).await
     }
 
-    async fn list_tools(&self) -> Box<RawValue> {
-        let toolbox = self.toolbox().await;
+    async fn list_tools(&self) -> ClientAnswer {
+        let toolbox = self.toolbox().await?;
         let endpoint = &self.endpoint;
         let catalog = toolbox.catalog();
         let shown = catalog.entries().iter().filter(|entry| endpoint.shows(entry));
@@ -108,7 +110,7 @@ impl RequestContext<'_> {
             }
             false => list_of("tools", &shown.map(|entry| self.own_tool(entry)).collect::<Vec<_>>()),
         };
-        if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result }
+        Ok(if self.speaker.era == Era::Modern { to_modern(&result, "tools/list") } else { result })
     }
 
     /// A tool as the endpoint of its server lists it: as the server does.
@@ -131,7 +133,7 @@ impl RequestContext<'_> {
         let Some(mut name) = params.read::<String>("name") else {
             return Err(ErrorData::invalid_params("`name` of the tool is missing", None));
         };
-        let toolbox = self.toolbox().await;
+        let toolbox = self.toolbox().await?;
         let catalog = toolbox.catalog();
         let searches = search::is_ours(&name) && self.endpoint.searches(&catalog);
         let by_name = searches && name == search::CALL;
@@ -141,11 +143,10 @@ impl RequestContext<'_> {
                 Err(problem) => return Ok(self.to_model(tool_error(problem))),
             };
         }
-        let Ok(mut arguments) = arguments(&mut params) else {
-            return Err(ErrorData::invalid_params("`arguments` must be an object", None));
-        };
+        // The budget of who asks: several may speak as one client.
+        let mut arguments = Arguments::read(&mut params, &self.endpoint.budget)?;
         if searches && !by_name {
-            return Ok(self.find_tools(&catalog, &arguments));
+            return Ok(self.find_tools(&catalog, arguments.object()));
         }
         let entry = match self.tool(&toolbox, &name).await {
             Ok(entry) => entry,
@@ -162,16 +163,19 @@ impl RequestContext<'_> {
         // At its own endpoint the server decides.
         let mut checked = match self.endpoint.only {
             Some(_) => Ok(()),
-            None => toolbox.check(&entry, &arguments).await,
+            None => toolbox.check(&entry, &arguments.values).await,
         };
         // Models write `null` for what they leave out, and texts for numbers and lists.
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
-            && let Some(fitting) = entry.made_to_fit(&arguments)
+            && arguments.make_room().is_ok()
+            && let Some(fitting) = toolbox.made_to_fit(&entry, arguments.object()).await
         {
             let exact = params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
             params.set_text("arguments", exact.written(&fitting));
-            (arguments, checked) = (fitting, Ok(()));
+            checked = Ok(());
         }
+        // They go on as text.
+        drop(arguments);
         if let Err(error) = &checked {
             failed(error);
         }
@@ -190,13 +194,7 @@ impl RequestContext<'_> {
         if by_name || entry.tool.name != name {
             params.write("name", &entry.tool.name);
         }
-        let outgoing = Outgoing {
-            session,
-            method: "tools/call".to_owned(),
-            params,
-            meta,
-            tool: Some((entry, arguments)),
-        };
+        let outgoing = Outgoing { session, method: "tools/call".to_owned(), params, meta, tool: Some(entry) };
         self.exchange(outgoing, token).await
     }
 
@@ -242,7 +240,7 @@ impl RequestContext<'_> {
             ));
         };
         *lock(&self.client.log_level) = Some(level);
-        let toolbox = self.toolbox().await;
+        let toolbox = self.toolbox().await?;
         let servers = self.servers(&toolbox).into_iter().map(|server| {
             let session = toolbox.current_session(server.as_str());
             let of = session.as_ref().map(|session| place_of(session, self.client.number));
@@ -279,21 +277,4 @@ pub(super) fn list_of(member: &str, items: &impl serde::Serialize) -> Box<RawVal
     let mut result = RawObject::default();
     result.write(member, items);
     result.into_raw()
-}
-
-/// The arguments of a call, which are then in `params` as an object, or not there. Some clients write nothing as `null`, as an
-/// empty text or list, and the object as a text.
-fn arguments(params: &mut RawObject) -> serde_json::Result<Map<String, Value>> {
-    let Some(raw) = params.get("arguments").map(|raw| raw.get().to_owned()) else { return Ok(Map::new()) };
-    if raw.starts_with('{') {
-        return serde_json::from_str(&raw);
-    }
-    let text = serde_json::from_str::<String>(&raw).unwrap_or_else(|_| raw.clone());
-    if matches!(text.trim(), "" | "null" | "[]") {
-        params.take("arguments");
-        return Ok(Map::new());
-    }
-    let arguments = serde_json::from_str(&text)?;
-    params.set_text("arguments", text);
-    Ok(arguments)
 }

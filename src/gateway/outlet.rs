@@ -7,10 +7,14 @@ use std::{
 
 use tokio::sync::Notify;
 
+use super::{Budget, Held, message::not_kept};
+
 /// Bytes of messages that wait for a client to read, besides answers to its own requests. What comes on top is dropped.
 const MAX_WAITING: usize = 1 << 20;
 /// Bytes of answers that wait. A client that asks so much without reading has its connection ended.
 const MAX_ANSWERS: usize = 64 << 20;
+/// What a message takes in the queue besides its text.
+const OF_MESSAGE: usize = 64;
 
 /// Sends messages to a client, or to one stream of it. Clones share the queue.
 #[derive(Clone)]
@@ -19,7 +23,6 @@ pub(crate) struct Outlet(Arc<OutletState>);
 /// Takes the messages out. Dropped, it closes the queue.
 pub(crate) struct OutletReader(Arc<OutletState>);
 
-#[derive(Default)]
 struct OutletState {
     // Held for a look or a change, never across an await.
     queue: Mutex<MessageQueue>,
@@ -27,18 +30,27 @@ struct OutletState {
     read: Notify,
 }
 
-#[derive(Default)]
 struct MessageQueue {
     messages: VecDeque<String>,
     bytes: usize,
+    /// The same, and what the queue takes for each, as part of a budget.
+    held: Held,
     dropped: u64,
     closed: bool,
 }
 
 impl Outlet {
-    /// An empty queue, and its other end.
-    pub(crate) fn new() -> (Self, OutletReader) {
-        let state = Arc::<OutletState>::default();
+    /// An empty queue, and its other end. What waits in it counts in `budget`.
+    pub(crate) fn new(budget: &Arc<Budget>) -> (Self, OutletReader) {
+        let queue = MessageQueue {
+            messages: VecDeque::new(),
+            bytes: 0,
+            held: budget.nothing_waiting(),
+            dropped: 0,
+            closed: false,
+        };
+        let state =
+            Arc::new(OutletState { queue: Mutex::new(queue), changed: Notify::new(), read: Notify::new() });
         (Self(state.clone()), OutletReader(state))
     }
 
@@ -49,7 +61,11 @@ impl Outlet {
 
     /// Sends the answer to a request of the client's. `false`: it is gone, or its connection is ended for this.
     pub(crate) fn send_answer(&self, message: String) -> bool {
-        let sent = self.push(message, MAX_ANSWERS);
+        let refused = match self.try_push(message, MAX_ANSWERS) {
+            Ok(()) => return true,
+            Err(message) => not_kept(&message),
+        };
+        let sent = !self.is_closed() && self.push(refused, MAX_ANSWERS);
         if !sent {
             self.close();
         }
@@ -57,19 +73,25 @@ impl Outlet {
     }
 
     fn push(&self, message: String, limit: usize) -> bool {
+        self.try_push(message, limit).is_ok()
+    }
+
+    fn try_push(&self, message: String, limit: usize) -> Result<(), String> {
         let mut queue = self.0.queue();
         if queue.closed {
-            return false;
+            return Err(message);
         }
-        if !queue.messages.is_empty() && queue.bytes + message.len() > limit {
+        let is_first = queue.messages.is_empty();
+        let is_over = !is_first && queue.bytes + message.len() > limit;
+        if is_over || queue.held.grow_waiting(message.len() + OF_MESSAGE, is_first).is_err() {
             queue.dropped += 1;
-            return false;
+            return Err(message);
         }
         queue.bytes += message.len();
         queue.messages.push_back(message);
         drop(queue);
         self.0.changed.notify_one();
-        true
+        Ok(())
     }
 
     /// Nothing is sent any more. What waits can still be read.
@@ -131,6 +153,7 @@ impl Drop for OutletReader {
         let mut queue = self.0.queue();
         queue.closed = true;
         queue.messages = VecDeque::new();
+        drop(queue.held.take_all());
         drop(queue);
         self.0.read.notify_waiters();
     }
@@ -140,6 +163,7 @@ impl MessageQueue {
     fn take(&mut self) -> Option<String> {
         let message = self.messages.pop_front()?;
         self.bytes -= message.len();
+        self.held.shrink(message.len() + OF_MESSAGE);
         if self.messages.is_empty() {
             self.messages = VecDeque::new();
         }
@@ -159,7 +183,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_does_not_read_costs_bounded_memory() {
-        let (outlet, mut reader) = Outlet::new();
+        let (outlet, mut reader) = Outlet::new(&Arc::default());
         let sent = (0..100_000).filter(|_| outlet.send("x".repeat(1000))).count();
         assert_eq!(sent, MAX_WAITING / 1000);
         assert!(outlet.send_answer("answer".to_owned()), "an answer has room of its own");
@@ -172,14 +196,14 @@ mod tests {
         outlet.close();
         assert!(!outlet.send("after the end".to_owned()));
         assert_eq!((reader.next().await.as_deref(), reader.next().await), (Some("more"), None));
-        let (outlet, reader) = Outlet::new();
+        let (outlet, reader) = Outlet::new(&Arc::default());
         drop(reader);
         assert!(!outlet.send("to nobody".to_owned()) && outlet.is_closed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_room_hears_of_all_that_is_read() {
-        let (outlet, mut reader) = Outlet::new();
+        let (outlet, mut reader) = Outlet::new(&Arc::default());
         for message in ["a".to_owned(), "b".repeat(100)] {
             outlet.send_answer(message);
         }

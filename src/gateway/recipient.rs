@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{session::Era, tool::ServerName};
 
-/// How long a server may still send something about a request that its client has cancelled.
+/// How long a server may still send something about a request that is over, answered or given up.
 const LATE: Duration = Duration::from_secs(600);
-/// For each server, the most owners whose cancelled requests are remembered.
+/// For each server, the most owners whose former requests are remembered one by one.
 const MAX_OWNERS: usize = 1000;
 
 /// A request or a notification of a server.
@@ -63,40 +63,51 @@ impl Nobody {
     }
 }
 
-/// The owners that have cancelled requests, by server: a server may still send something about these.
+/// The owners that have had requests under way lately, by server: a server may still send something about these.
 #[derive(Default)]
-pub(super) struct GivenUp(HashMap<ServerName, GivenUpAt>);
+pub(super) struct FormerRequests(HashMap<ServerName, FormerAt>);
 
 #[derive(Default)]
-struct GivenUpAt {
-    /// The connection on which these requests were sent.
+struct FormerAt {
+    /// The newest connection to which one of these requests may have been sent.
     generation: Option<u64>,
     last: HashMap<TaskOwner, Instant>,
+    /// When the last one ended of an owner for whom there was no room.
+    more: Option<Instant>,
 }
 
-impl GivenUp {
-    pub(super) fn add(&mut self, exchange: &Exchange) {
+impl FormerRequests {
+    /// A request is over. `present` is the connection of its server now: it may have been sent there once more.
+    pub(super) fn add(&mut self, exchange: &Exchange, present: Option<u64>) {
         // Where owners are not told apart, nothing is kept from anybody.
         if exchange.is_own || exchange.owner.is_none() {
             return;
         }
+        let generation = exchange.generation.max(present);
         let at = self.0.entry(exchange.server.clone()).or_default();
-        if at.generation != exchange.generation {
-            *at = GivenUpAt { generation: exchange.generation, last: HashMap::new() };
+        if generation > at.generation {
+            *at = FormerAt { generation, ..FormerAt::default() };
+        }
+        if let Some(last) = at.last.get_mut(&exchange.owner) {
+            *last = Instant::now();
+            return;
         }
         if at.last.len() >= MAX_OWNERS {
             at.last.retain(|_, when| when.elapsed() < LATE);
         }
-        if at.last.len() < MAX_OWNERS || at.last.contains_key(&exchange.owner) {
-            at.last.insert(exchange.owner.clone(), Instant::now());
+        match at.last.len() < MAX_OWNERS {
+            true => drop(at.last.insert(exchange.owner.clone(), Instant::now())),
+            false => at.more = Some(Instant::now()),
         }
     }
 
-    /// Whether an owner other than `owner` has cancelled a request to the server, on this connection if it is known.
+    /// Whether an owner other than `owner` had a request at the server lately, on this connection or a newer one.
     fn is_by_others(&self, server: &ServerName, generation: Option<u64>, owner: &TaskOwner) -> bool {
+        let is_late = |when: &Instant| when.elapsed() < LATE;
         self.0.get(server).is_some_and(|at| {
-            let same = generation.is_none() || at.generation == generation;
-            same && at.last.iter().any(|(who, when)| who != owner && when.elapsed() < LATE)
+            let others = || at.last.iter().any(|(who, when)| who != owner && is_late(when));
+            (generation.is_none() || at.generation >= generation)
+                && (at.more.as_ref().is_some_and(is_late) || others())
         })
     }
 }
@@ -170,7 +181,7 @@ impl Router {
     }
 
     /// The newest request of the only client that has some under way at a shared server, or else the only client that sees it. What
-    /// may be about a task or a former request of another owner is for nobody.
+    /// may be about a task of another owner, or about a request that one has or had lately, is for nobody.
     fn the_only_one(&self, server: &ServerName) -> Result<Recipient, Nobody> {
         let found = self.newest(server, |exchange| !exchange.is_own);
         let (owner, generation) = match &found {
@@ -186,7 +197,7 @@ impl Router {
                 None => return Err(Nobody::Idle),
             },
         };
-        let of_others = self.exchanges().given_up.is_by_others(server, generation, &owner)
+        let of_others = self.exchanges().former.is_by_others(server, generation, &owner)
             || self.tasks.is_at_work_for_others(&(server.clone(), None), &owner);
         if of_others {
             return Err(Nobody::Several);

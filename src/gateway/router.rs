@@ -8,18 +8,19 @@ use std::{
 };
 
 use rmcp::model::ErrorData;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
     activity::{Asked, EndedRequests, Outcome, ServerLines},
     bridge::{LogLevel, may_be_asked, unsupported},
-    client::{Client, Introduction, lock},
+    client::{Client, lock},
+    introduction::Introduction,
     listening::ChangedList,
     log_levels::LogLevels,
     message,
     outlet::Outlet,
-    recipient::{GivenUp, Message, Nobody, Recipient},
+    recipient::{FormerRequests, Message, Nobody, Recipient},
     shapes::{CANCELLED, Faults, WITH_META, fit},
     subscriptions::{Subscriptions, Upstream},
     tasks::{TaskNews, TaskOwner, Tasks},
@@ -48,7 +49,7 @@ pub(crate) struct Router {
 pub(super) struct Exchanges {
     last: u64,
     pub(super) open: HashMap<u64, Exchange>,
-    pub(super) given_up: GivenUp,
+    pub(super) former: FormerRequests,
     /// Those that have ended, where there is a page that shows them.
     ended: Option<EndedRequests>,
 }
@@ -114,12 +115,14 @@ pub(super) struct ExchangeEntry {
     router: Arc<Router>,
     pub(super) number: u64,
     outcome: Outcome,
+    /// The connection of the server when it ended.
+    present: Option<u64>,
 }
 
 impl ExchangeEntry {
-    /// It has ended in this way. Dropped without that, it was cancelled.
-    pub(super) fn end(mut self, outcome: Outcome) {
-        self.outcome = outcome;
+    /// It has ended in this way, when the server had this connection. Dropped without that, it was cancelled.
+    pub(super) fn end(mut self, outcome: Outcome, present: Option<u64>) {
+        (self.outcome, self.present) = (outcome, present);
     }
 }
 
@@ -128,9 +131,7 @@ impl Drop for ExchangeEntry {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Cancelled);
         let mut exchanges = self.router.exchanges();
         let Some(exchange) = exchanges.open.remove(&self.number) else { return };
-        if matches!(outcome, Outcome::Cancelled | Outcome::Failed(_)) {
-            exchanges.given_up.add(&exchange);
-        }
+        exchanges.former.add(&exchange, self.present);
         let was_cancelled = matches!(outcome, Outcome::Cancelled);
         let Exchange { number, server, asked, began, .. } = &exchange;
         let driven_out = exchanges.ended.as_mut().and_then(|ended| {
@@ -180,7 +181,7 @@ impl Router {
         exchanges.last += 1;
         let number = exchanges.last;
         exchanges.open.insert(number, exchange);
-        ExchangeEntry { router: self.clone(), number, outcome: Outcome::Cancelled }
+        ExchangeEntry { router: self.clone(), number, outcome: Outcome::Cancelled, present: None }
     }
 
     pub(super) fn add(&self, client: &Arc<Client>) {
@@ -302,29 +303,27 @@ impl Router {
         };
         let ServerRequest { server, method, params, exchange, .. } = &request;
         let message = Message { server, method, params: params.as_deref(), exchange: *exchange };
-        let (client, capabilities, outlet, held, of) = match self.recipient(&message, own) {
+        let (client, speaker, outlet, held, of) = match self.recipient(&message, own) {
             Ok(Recipient::Exchange(exchange)) => {
                 let Some(client) = exchange.client.upgrade() else {
                     return refuse(request, "the client is gone".to_owned());
                 };
-                let capabilities = exchange.speaker.capabilities.clone();
-                (client, capabilities, exchange.target.outlet(), exchange.held, Some(exchange.target))
+                (client, exchange.speaker, exchange.target.outlet(), exchange.held, Some(exchange.target))
             }
-            Ok(Recipient::Client(client)) if client.introduction().is_some() => {
-                let known = client.introduction().map_or(Value::Null, |known| known.capabilities.clone());
+            Ok(Recipient::Client(client)) => {
+                let Some(speaker) = client.introduction().cloned() else {
+                    let why = Nobody::Idle.why(&request.server);
+                    return refuse(request, why);
+                };
                 let outlet = client.general.clone();
-                (client, known, outlet, None, None)
-            }
-            Ok(Recipient::Client(_)) => {
-                let why = Nobody::Idle.why(&request.server);
-                return refuse(request, why);
+                (client, speaker, outlet, None, None)
             }
             Err(nobody) => {
                 let why = nobody.why(&request.server);
                 return refuse(request, why);
             }
         };
-        if !may_be_asked(&capabilities, &request.method) {
+        if !may_be_asked(&speaker.capabilities, &request.method) {
             let why = unsupported(&request.method);
             return request.reply.send(Err(why));
         }

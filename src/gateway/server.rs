@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Endpoint, Gateway, Router,
+    Budget, Endpoint, Gateway, Router, TotalBudget,
     activity::ServerLines,
     http::{HttpState, Protected, answer_before_start},
     tool_access::ToolRule,
@@ -235,7 +235,10 @@ impl GatewayServer {
         }
         let draining = stop.child_token();
         let gateway = self.gateway(manager, &draining);
-        let endpoint = Endpoint::of_lines(only, &self.config);
+        let GatewayConfig { max_held, max_own_servers, .. } = self.config;
+        let whose = "the client".to_owned();
+        let budget = Budget::new(whose, max_held, max_own_servers, &TotalBudget::new(max_held));
+        let endpoint = Endpoint::of_lines(only, &self.config, Arc::new(budget));
         tokio::select! {
             () = gateway.serve_lines(endpoint, LineReader::new(read), write, std::future::pending()) => {}
             () = gateway.work() => {}

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
 use super::{
-    Gateway,
+    Gateway, Held,
     client::{Client, RequestContext, lock},
     exchange::{Outgoing, refusal},
     hello::meta_key,
@@ -28,6 +28,10 @@ use crate::{
 
 /// Resources that one client may watch.
 const MAX_WATCHED: usize = 1000;
+/// Bytes of the URI of one.
+const MAX_URI: usize = 8 << 10;
+/// Bytes that one takes besides its names.
+const OF_WATCHER: usize = 512;
 /// How long a server of the new era may take to acknowledge a subscription before it is taken for one that does not.
 const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -40,8 +44,8 @@ pub(super) type Upstream = (ServerName, Option<u64>);
 
 #[derive(Default)]
 struct Watched {
-    /// The numbers of the clients, each with the name by which it knows the resource.
-    uris: HashMap<String, HashMap<u64, String>>,
+    /// The numbers of the clients.
+    uris: HashMap<String, HashMap<u64, Watcher>>,
     session: Option<Arc<Session>>,
     /// The connection at which the subscriptions were made.
     generation: Option<u64>,
@@ -49,6 +53,13 @@ struct Watched {
     listening: Option<UpstreamListener>,
     /// The one before, until the server has acknowledged that one: no change is missed meanwhile.
     before: Option<UpstreamListener>,
+}
+
+/// A client that watches a resource.
+struct Watcher {
+    /// The name by which it knows the resource.
+    name: String,
+    _held: Held,
 }
 
 /// A change that the server is to hear of.
@@ -72,7 +83,7 @@ impl Subscriptions {
         let all = lock(&self.0);
         [None, Some(client)].into_iter().find_map(|own| {
             let watched = all.get(&(server.clone(), own))?;
-            watched.uris.get(uri)?.get(&client).cloned()
+            Some(watched.uris.get(uri)?.get(&client)?.name.clone())
         })
     }
 
@@ -81,9 +92,13 @@ impl Subscriptions {
         &self,
         of: &Upstream,
         session: &Arc<Session>,
-        client: u64,
+        client: &Client,
         (uri, name): (&str, &str),
     ) -> Result<Change, ErrorData> {
+        // A resource is known by the server's name, too, and to the server's listener.
+        let held = client.endpoint.budget.take(OF_WATCHER + name.len() + 3 * uri.len())?;
+        let watcher = Watcher { name: name.to_owned(), _held: held };
+        let client = client.number;
         let mut all = lock(&self.0);
         let watches =
             |watched: &Watched| watched.uris.values().filter(|clients| clients.contains_key(&client)).count();
@@ -103,7 +118,7 @@ impl Subscriptions {
         }
         let clients = watched.uris.entry(uri.to_owned()).or_default();
         let first = clients.is_empty();
-        clients.insert(client, name.to_owned());
+        clients.insert(client, watcher);
         Ok(if first { Change::First } else { Change::None })
     }
 
@@ -254,16 +269,20 @@ impl RequestContext<'_> {
             Some(server) => server.clone(),
             None => self.server_of_resource(uri, &RawObject::default()).await?,
         };
-        let session = self.toolbox().await.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
         Ok((place_of(&session, self.client.number), session))
     }
 
     /// Begins to watch a resource. A server of the new era is to acknowledge it yet.
     async fn begin_to_watch(&self, name: &str) -> Result<Option<Begun>, ErrorData> {
+        if name.len() > MAX_URI {
+            let why = format!("the URI has {} bytes: {MAX_URI} are allowed", name.len());
+            return Err(ErrorData::invalid_params(why, None));
+        }
         let mut uri = name.to_owned();
         let (of, session) = self.place_of(&mut uri).await?;
         let subscriptions = &self.client.gateway.router().subscriptions;
-        let change = subscriptions.add(&of, &session, self.client.number, (&uri, name))?;
+        let change = subscriptions.add(&of, &session, self.client, (&uri, name))?;
         if session.era() == Some(Era::Modern) {
             return Ok(Some(Begun { of, session, uri }));
         }
@@ -390,7 +409,7 @@ impl Subscriptions {
         all.retain(|_, watched| {
             let session = watched.session.as_ref().filter(|it| it.era() == Some(Era::Legacy)).cloned();
             watched.uris.retain(|uri, clients| {
-                if clients.get(&client).is_none_or(|known| known != name) {
+                if clients.get(&client).is_none_or(|known| known.name != name) {
                     return true;
                 }
                 clients.remove(&client);

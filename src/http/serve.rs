@@ -1,9 +1,10 @@
 //! The HTTP server of metrics and of the gateway: connections, with or without TLS; what is answered is its users' matter.
 //!
-//! Everything from outside is bounded: the number of connections, the head of a request and the time until it is
-//! complete. A server on a loopback address, and the gateway on any, refuse requests whose `Host` is another one: a page of the
+//! Everything from outside is bounded: the number of connections, in all and of each peer (`serve/places.rs`), the head of a
+//! request and the time until it is complete. A server on a loopback address, and the gateway on any, refuse requests whose `Host` is another one: a page of the
 //! web whose name resolves to this machine (DNS rebinding) reads nothing.
 
+mod places;
 #[cfg(feature = "daemon")]
 pub(crate) mod tls;
 
@@ -34,8 +35,15 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+pub(crate) use self::places::Peer;
+use self::places::{BusyBody, NoPlace, Place, Places, possible};
 use crate::cancel::CancellationToken;
 
+/// How long a connection may be open without a byte.
+const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// What a peer with too many connections gets.
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
+    Connection: close\r\n\r\ntoo many connections of this address are open (`max_connections` in [gateway])\n";
 /// Bytes of the head of a request, and its header lines.
 const MAX_HEAD: usize = 32 << 10;
 const MAX_HEADERS: usize = 100;
@@ -64,7 +72,7 @@ pub(crate) struct HttpServer {
 /// What connections may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
-    /// Connections at once; others wait to be accepted.
+    /// Connections at once, and half of them of one peer, but of this machine; not more than half of the files that there can be.
     pub(crate) connections: usize,
     /// How long the head of a request may take, and a connection without a request may stay; also a TLS handshake.
     pub(crate) head_timeout: Duration,
@@ -150,18 +158,35 @@ impl HttpServer {
         let hosts = KnownHosts { is_loopback, is_named, public: public_host, machine };
         let terms = Arc::new((limits, hosts, tls));
         let answer = Arc::new(answer);
+        let places = Places::new(possible(limits.connections));
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            if connections.len() >= limits.connections {
-                end.run_until_cancelled(connections.join_next()).await;
-            }
-            match end.run_until_cancelled(listener.accept()).await {
+            let (stream, peer) = match end.run_until_cancelled(listener.accept()).await {
                 None => break,
-                Some(Ok((stream, _))) => {
-                    connections.spawn(serve_stream(stream, terms.clone(), end.clone(), answer.clone()));
+                Some(Ok((stream, peer))) => (stream, Peer::of(peer.ip())),
+                Some(Err(_)) => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
                 }
-                Some(Err(_)) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            };
+            match end.run_until_cancelled(places.wait(peer)).await {
+                None => break,
+                Some(Ok(place)) => {
+                    connections.spawn(serve_stream(
+                        stream,
+                        place,
+                        terms.clone(),
+                        end.clone(),
+                        answer.clone(),
+                    ));
+                }
+                Some(Err(NoPlace::OfPeer | NoPlace::All)) => {
+                    tracing::debug!(%peer, "too many connections of one address");
+                    if terms.2.is_none() {
+                        let _ = stream.try_write(TOO_MANY);
+                    }
+                }
             }
         }
         drop(listener);
@@ -171,6 +196,7 @@ impl HttpServer {
 
 async fn serve_stream<A>(
     stream: TcpStream,
+    place: Place,
     terms: Arc<(ServerLimits, KnownHosts, Option<TlsAcceptor>)>,
     end: CancellationToken,
     answer: Arc<impl Fn(Request<Incoming>) -> A>,
@@ -178,6 +204,17 @@ async fn serve_stream<A>(
     A: Future<Output = Response<AnswerBody>> + 'static,
 {
     let (limits, hosts, tls) = &*terms;
+    let mut first = [0];
+    let spoken = timeout(FIRST_BYTE.min(limits.head_timeout), stream.peek(&mut first));
+    let spoken = tokio::select! {
+        biased;
+        () = place.end.cancelled() => return,
+        () = end.cancelled() => return,
+        spoken = spoken => spoken,
+    };
+    if !matches!(spoken, Ok(Ok(1))) {
+        return;
+    }
     // An answer is one write: nothing is gained by waiting for more.
     let _ = stream.set_nodelay(true);
     // The kernel knows who does not read, and who is gone without a word.
@@ -187,11 +224,11 @@ async fn serve_stream<A>(
         u32::try_from(limits.unread_timeout.as_millis()).unwrap_or(u32::MAX),
     );
     match tls {
-        None => serve_connection(stream, *limits, hosts, end, answer).await,
+        None => serve_connection(stream, &place, (*limits, hosts), end, answer).await,
         Some(tls) => {
-            let shaken = end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream))).await;
-            if let Some(Ok(Ok(stream))) = shaken {
-                serve_connection(stream, *limits, hosts, end, answer).await;
+            let shaking = place.end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream)));
+            if let Some(Some(Ok(Ok(stream)))) = end.run_until_cancelled(shaking).await {
+                serve_connection(stream, &place, (*limits, hosts), end, answer).await;
             }
         }
     }
@@ -199,21 +236,25 @@ async fn serve_stream<A>(
 
 async fn serve_connection<A>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    limits: ServerLimits,
-    hosts: &KnownHosts,
+    place: &Place,
+    (limits, hosts): (ServerLimits, &KnownHosts),
     end: CancellationToken,
     answer: Arc<impl Fn(Request<Incoming>) -> A>,
 ) where
     A: Future<Output = Response<AnswerBody>> + 'static,
 {
-    let service = service_fn(|request: Request<Incoming>| {
-        let refused = refused(&request, hosts);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (refused, busy) = (refused(&request, hosts), place.begin());
+        request.extensions_mut().insert(place.peer);
         let answer = &answer;
         async move {
-            Ok::<_, Infallible>(match refused {
+            // Another connection has its place: this one ends before anything is done.
+            let Some(busy) = busy else { return std::future::pending().await };
+            let answer = match refused {
                 Some(refused) => refused,
                 None => answer(request).await,
-            })
+            };
+            Ok::<_, Infallible>(answer.map(|body| BusyBody { body, _busy: busy }))
         }
     });
     let mut connection = pin!(
@@ -224,10 +265,15 @@ async fn serve_connection<A>(
             .max_headers(MAX_HEADERS)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // An error here is a client that went away or that does not speak HTTP.
-    if end.run_until_cancelled(connection.as_mut()).await.is_none() {
-        connection.as_mut().graceful_shutdown();
-        drop(timeout(END_GRACE, connection).await);
+    tokio::select! {
+        biased;
+        () = place.end.cancelled() => {}
+        // An error here is a client that went away or that does not speak HTTP.
+        _ = connection.as_mut() => {}
+        () = end.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            drop(timeout(END_GRACE, connection).await);
+        }
     }
 }
 

@@ -132,6 +132,15 @@ impl Lender {
         self.toolbox.handles().iter().filter(named).any(own)
     }
 
+    /// How many servers of its own a client gets.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn own_servers(&self) -> usize {
+        let own = |handle: &&Arc<ServerHandle>| {
+            handle.pool().is_some_and(|pool| Borrower::Client.has_own(pool.config().scope))
+        };
+        self.toolbox.handles().iter().filter(own).count()
+    }
+
     /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own: they are started for it, and none
     /// is a spare, which was started for nobody in particular.
     pub(crate) fn lend(

@@ -172,11 +172,21 @@ impl Toolbox {
     /// # Errors
     /// [`Error::ArgumentsInvalid`].
     #[cfg(feature = "daemon")]
-    pub(crate) async fn check(&self, entry: &CatalogEntry, arguments: &Map<String, Value>) -> Result<()> {
-        match entry.begin_check(arguments, &self.shared.checks)? {
+    pub(crate) async fn check(&self, entry: &CatalogEntry, arguments: &Arc<Value>) -> Result<()> {
+        match entry.begin_check_of(arguments, &self.shared.checks)? {
             Some(rest) => rest.await,
             None => Ok(()),
         }
+    }
+
+    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`].
+    #[cfg(feature = "daemon")]
+    pub(crate) async fn made_to_fit(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+    ) -> Option<Map<String, Value>> {
+        entry.made_to_fit(arguments, &self.shared.checks).await
     }
 
     /// Waits until each server is there or has failed.

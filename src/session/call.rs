@@ -21,7 +21,7 @@ use super::{
 use crate::{
     config::{RetryCalls, ServerConfig},
     error::{Error, ErrorCode, Result, ServerError, Silence},
-    json_rpc::is_set,
+    json_rpc::{RawObject, is_set},
     tool::{Tool, ToolAnnotations, ToolResult},
     trace,
 };
@@ -37,6 +37,7 @@ struct OutgoingCall<'a> {
     /// The name that is shown.
     tool: &'a str,
     hints: ToolAnnotations,
+    /// None, if it was written elsewhere.
     arguments: &'a Map<String, Value>,
     /// The request, if it was written elsewhere.
     written: Option<&'a ForwardedRequest<'a>>,
@@ -87,9 +88,10 @@ impl Session {
         tool: ForwardedTool<'_>,
         request: &ForwardedRequest<'_>,
     ) -> Result<Forwarded> {
-        let ForwardedTool { name, hints, arguments } = tool;
+        let ForwardedTool { name, hints } = tool;
         let terms = CallTerms { limit: request.limit, ..CallTerms::default() };
-        let call = OutgoingCall { tool: name, hints, arguments, written: Some(request), terms };
+        let none = Map::new();
+        let call = OutgoingCall { tool: name, hints, arguments: &none, written: Some(request), terms };
         match self.call_within_limits(call).await? {
             (CallAnswer::Written(answer), is_error) => Ok(Forwarded { answer, is_error }),
             (CallAnswer::Result(_), _) => Err(self.lost("gave no result".to_owned()).into()),
@@ -98,7 +100,10 @@ impl Session {
 
     /// The answer, and whether it says that the call has failed.
     async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<(CallAnswer, bool)> {
-        self.permitted(call.tool, call.arguments)?;
+        match call.written {
+            None => self.permitted(call.tool, call.arguments)?,
+            Some(request) => self.permitted_as_written(call.tool, request.params)?,
+        }
         let action = self.call_action(call.tool);
         let _place =
             trace::wait("call_limit", self.settings().calls.acquire()).instrument(action.span()).await;
@@ -127,6 +132,20 @@ impl Session {
                 pattern: rule.pattern.as_str().to_owned(),
             }),
         }
+    }
+
+    /// As [`Session::permitted`], of a call that was written elsewhere: its arguments become values only for rules.
+    fn permitted_as_written(&self, tool: &str, params: &RawObject) -> Result<()> {
+        let settings = self.settings();
+        let own = settings.config.renames.own(tool).unwrap_or(tool);
+        let Some(written) = params.get("arguments") else { return Ok(()) };
+        if !settings.config.deny_args.iter().any(|rule| rule.tool.is_match(own)) {
+            return Ok(());
+        }
+        let arguments: Map<String, Value> = serde_json::from_str(written.get()).map_err(|error| {
+            Error::input(format!("the arguments of `{tool}` cannot be read for `deny_args`: {error}"), None)
+        })?;
+        self.permitted(tool, &arguments)
     }
 
     async fn call_in_place(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rmcp::model::ErrorData;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     Session,
@@ -61,7 +61,6 @@ pub(crate) struct ForwardedRequest<'a> {
 pub(crate) struct ForwardedTool<'a> {
     pub(crate) name: &'a str,
     pub(crate) hints: ToolAnnotations,
-    pub(crate) arguments: &'a Map<String, Value>,
 }
 
 /// What a server answers to a forwarded request, in its own words.

@@ -6,6 +6,7 @@ mod message_log;
 mod metrics;
 mod parked;
 mod sandboxed;
+mod shares;
 mod startup_checks;
 mod tasks;
 mod versions;
@@ -19,9 +20,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    support::program::{Bench, code, err, out},
-    support::{Lab, signal, wait_for},
+use crate::support::{
+    Lab,
+    program::{Bench, code, err, out},
+    signal, wait_for,
 };
 
 /// A bench whose daemons have a folder of their own, and whose processes can be found.
@@ -135,10 +137,8 @@ fn a_daemon_keeps_servers_between_commands() {
     assert_eq!(crib.ok(&["call", "fix.echo", "text=007"]), "007", "typed by the schema");
     let status = crib.status();
     let fix = &status["servers"][0];
-    assert_eq!(
-        (&fix["name"], &fix["state"], fix["pid"].to_string()),
-        (&json!("fix"), &json!("ready"), first)
-    );
+    let known = (&fix["name"], &fix["state"], fix["pid"].to_string());
+    assert_eq!(known, (&json!("fix"), &json!("ready"), first));
     assert_eq!((&fix["calls"], &fix["errors"]), (&json!(3), &json!(0)), "{fix}");
     assert!(fix["p50_ms"].as_f64().unwrap() > 0.0, "{fix}");
     // Without guards nothing is read from /proc.

@@ -1,7 +1,10 @@
 //! The gateway over HTTP, through the built program: both eras by hand-written HTTP over sockets, and the library's own client.
 
 mod access;
+mod budgets;
+mod checked_arguments;
 mod clients;
+mod connections;
 mod eras;
 mod headers;
 mod limits;
@@ -14,12 +17,13 @@ mod search;
 mod serve;
 mod tasks;
 mod unseen_tools;
+mod whose_messages;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -53,10 +57,27 @@ impl Gate {
         Self::of(Crib::new(config), options, None)
     }
 
+    /// As [`Gate::with`], by a command that `change` makes of the usual one.
+    fn by(crib: Crib, options: &[&str], change: impl Fn(&Command) -> Command) -> Self {
+        Self::started(crib, options, None, Some(&change))
+    }
+
     fn of(crib: Crib, options: &[&str], log: Option<&Path>) -> Self {
+        Self::started(crib, options, log, None)
+    }
+
+    fn started(
+        crib: Crib,
+        options: &[&str],
+        log: Option<&Path>,
+        change: Option<&dyn Fn(&Command) -> Command>,
+    ) -> Self {
         let address: &[&str] = if options.contains(&"--http") { &[] } else { &["--http", "127.0.0.1:0"] };
         let arguments = [&["serve", "--json"], address, options].concat();
         let mut command = crib.command(&arguments);
+        if let Some(change) = change {
+            command = change(&command);
+        }
         command.env("GATE_TOKEN", "gate-token-0123456789").stdout(Stdio::piped()).stderr(Stdio::null());
         if let Some(log) = log {
             command.env("TOOLCRIB_LOG", "toolcrib=trace").stderr(std::fs::File::create(log).unwrap());

@@ -52,6 +52,7 @@ compile_error!(
 mod child;
 mod confinement;
 mod error;
+mod file_limit;
 mod inherited;
 pub mod inspect;
 #[cfg(guarded)]

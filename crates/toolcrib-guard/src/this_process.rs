@@ -1,5 +1,5 @@
-//! Changes to this process: inherited descriptors and signals, its session, and starting its executable again as a
-//! daemon.
+//! Changes to this process: inherited descriptors and signals, its limit of open files, its session, and starting its executable
+//! again as a daemon.
 
 use std::{
     ffi::OsString,
@@ -8,8 +8,11 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
-pub use crate::inherited::{ignores_hangup, reset_inherited};
 use crate::platform::own_executable;
+pub use crate::{
+    file_limit::raise_file_limit,
+    inherited::{ignores_hangup, reset_inherited},
+};
 
 /// A child process that keeps running when this process ends. Until then its exit can be observed.
 pub struct Detached(Child);
@@ -27,6 +30,8 @@ impl Detached {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(log));
+        // It raises its own limit, and gives the one before to servers.
+        let _lowered = crate::file_limit::Lowered::new();
         command.spawn().map(Self)
     }
 

@@ -5,6 +5,8 @@ mod call;
 #[cfg(target_os = "linux")]
 mod clients;
 mod close;
+#[cfg(target_os = "linux")]
+mod crowd;
 pub(crate) mod gateway;
 mod journal;
 mod kills;
@@ -38,6 +40,9 @@ pub(crate) enum Bench {
     /// Many idle clients of the gateway, one that reads nothing, and others that vanish: does the rest notice?
     #[cfg(target_os = "linux")]
     Clients(clients::Clients),
+    /// Thousands of silent connections, sessions that say too much, clients that read nothing: is memory bounded, do others notice?
+    #[cfg(target_os = "linux")]
+    Crowd(crowd::Crowd),
     /// What a call costs through the gateway, over HTTP and stdio, beside other gateways.
     Gateway(gateway::GatewayBench),
     /// Time from the start of the program until a model is asked, with many lazy servers.
@@ -70,6 +75,8 @@ impl Bench {
             Self::Close(close) => close.run(context).await,
             #[cfg(target_os = "linux")]
             Self::Clients(clients) => Box::pin(clients.run(context)).await,
+            #[cfg(target_os = "linux")]
+            Self::Crowd(crowd) => Box::pin(crowd.run(context)).await,
             Self::Gateway(gateway) => Box::pin(gateway.run(context)).await,
             Self::Lazy(lazy) => lazy.run(context).await,
             Self::Llm(llm) => llm.run(context).await,

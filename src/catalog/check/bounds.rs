@@ -11,6 +11,8 @@ use crate::tool::takes_objects;
 const MOST_VALUES: u64 = 100_000;
 /// A schema of so many values, references followed, is compiled and checked at once.
 const FEW_VALUES: u64 = 4_000;
+/// Arguments of more values, or of 16 bytes of text for each of so many, are large.
+const MANY_VALUES: u64 = 10_000;
 /// Longest pattern.
 const LONGEST_PATTERN: usize = 4_096;
 /// States of a pattern that is matched at once, by [`states`].
@@ -106,12 +108,25 @@ impl SchemaRequirements {
         self.steps(schema, arguments, most, DEEP)
     }
 
+    /// Whether a check that is not feasible would be with fewer values or shorter texts: then it is for the size of the arguments.
+    pub(super) fn is_for_size(schema: &Schema, arguments: &Value, most: u64) -> bool {
+        let mut count = Count::new(schema, most, DEEP);
+        count.per_byte = 0;
+        is_large(arguments) || count.check(schema, arguments, 0).is_ok()
+    }
+
     fn steps(&self, schema: &Schema, arguments: &Value, most: u64, depth: u32) -> bool {
         let mut count = Count::new(schema, most, depth);
         // A pattern that goes back and forth takes many steps for each letter.
         count.per_byte = if self.patterns == Patterns::Any { 100 } else { 1 };
         count.check(schema, arguments, 0).is_ok()
     }
+}
+
+/// Whether arguments are large, whatever the schema is.
+pub(super) fn is_large(arguments: &Value) -> bool {
+    let mut left = MANY_VALUES;
+    weigh(arguments, false, &mut left).is_err()
 }
 
 /// Takes the size of `value` from `left`.

@@ -10,11 +10,16 @@ fn check(schema: Value) -> Arc<SchemaCheck> {
 }
 
 /// The verdict, and whether it was there at once.
-async fn judged(check: &Arc<SchemaCheck>, arguments: &Value) -> (Verdict, bool) {
-    match check.at_once(arguments) {
+async fn judged(check: &Arc<SchemaCheck>, arguments: &Value) -> (Result<(), Vec<String>>, bool) {
+    let (verdict, at_once) = match check.at_once(arguments) {
         Some(verdict) => (verdict, true),
-        None => (Arc::clone(check).on_thread(arguments.clone(), &CheckThreads::default()).await, false),
-    }
+        None => (on_thread(check, arguments).await, false),
+    };
+    (verdict.map(drop), at_once)
+}
+
+async fn on_thread(check: &Arc<SchemaCheck>, arguments: &Value) -> Verdict {
+    Arc::clone(check).on_thread(Arc::new(arguments.clone()), &CheckThreads::default()).await
 }
 
 /// `levels` definitions, each made of `parts` references to the next.
@@ -125,7 +130,28 @@ async fn large_arguments_are_checked_on_a_thread() {
     let all = u32::try_from(THREADS).unwrap();
     let _taken = threads.0.acquire_many(all).await.unwrap();
     tokio::time::pause();
-    assert_eq!(Arc::clone(&check).on_thread(arguments, &threads).await, Ok(()));
+    let refused = Arc::clone(&check).on_thread(Arc::new(arguments), &threads).await.unwrap_err();
+    assert!(refused[0].contains("too large to be checked"), "{refused:?}");
+    assert_eq!(Arc::clone(&check).on_thread(Arc::new(json!({"x": [1]})), &threads).await, UNCHECKED);
+}
+
+#[tokio::test]
+async fn no_check_is_left_out_for_the_size_of_arguments() {
+    let properties = json!({"mode": {"enum": ["safe"]}, "word": {"pattern": "^(?=((a|a|b|.)*)*c)(a|a)*$"}});
+    let check = check(json!({"type": "object", "properties": properties}));
+    for large in [
+        json!({"mode": "no", "pad": "p".repeat(3_000_000)}),
+        json!({"mode": "no", "pad": vec![0; 2_000_000]}),
+    ] {
+        assert!(on_thread(&check, &large).await.is_err());
+    }
+    // More than can be checked: refused, and the next one is checked as before.
+    for length in [100_000, 2_000_000] {
+        let endless = json!({"mode": "safe", "word": "a".repeat(length)});
+        let refused = on_thread(&check, &endless).await.unwrap_err();
+        assert!(refused[0].contains("too large to be checked"), "{refused:?}");
+    }
+    assert!(judged(&check, &json!({"mode": "no"})).await.0.is_err());
 }
 
 #[tokio::test]

@@ -22,6 +22,8 @@ fn every_key_of_the_gateway_is_read() {
         read_timeout = "2s"
         max_connections = 3
         max_sessions = 4
+        max_held = "5MiB"
+        max_own_servers = 6
         requests_per_second = 5
         max_in_flight = "unlimited"
         tls = { cert = "c.pem", key = "${KEYS}/k.pem" }
@@ -44,6 +46,7 @@ fn every_key_of_the_gateway_is_read() {
     assert_eq!((gateway.origins, gateway.max_body), (vec!["https://example.com".to_owned()], 1024));
     assert_eq!((gateway.idle, gateway.read_timeout), (Duration::from_secs(60), Duration::from_secs(2)));
     assert_eq!((gateway.max_connections, gateway.max_sessions), (3, 4));
+    assert_eq!((gateway.max_held, gateway.max_own_servers), (5 << 20, 6));
     assert_eq!((gateway.requests_per_second.unwrap().get(), gateway.max_in_flight), (5, None));
     assert_eq!(gateway.tls, Some(GatewayTls::new("/w/c.pem", "/keys/k.pem")));
     let [one, two] = &*gateway.tokens else { panic!("{:?}", gateway.tokens) };

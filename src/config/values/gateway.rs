@@ -39,10 +39,15 @@ pub struct GatewayConfig {
     pub idle: Duration,
     /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
     pub read_timeout: Duration,
-    /// Connections at once. Further ones wait.
+    /// Connections at once. The one that was silent for the longest time makes room; if there is none, further ones wait.
     pub max_connections: usize,
     /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room.
     pub max_sessions: usize,
+    /// What may be held at once for each owner of a token, each user and client, or each address where no token is needed, in
+    /// bytes: messages, calls under way, sessions, subscriptions, answers that are not read.
+    pub max_held: usize,
+    /// Processes of servers with `scope = "client"` of each of these.
+    pub max_own_servers: usize,
     /// Requests a second of each token; as many at once.
     pub requests_per_second: Option<NonZeroUsize>,
     /// Requests under way of each token.
@@ -70,6 +75,8 @@ impl Default for GatewayConfig {
             read_timeout: Duration::from_secs(30),
             max_connections: 4096,
             max_sessions: 1024,
+            max_held: 256 << 20,
+            max_own_servers: 32,
             requests_per_second: None,
             max_in_flight: None,
             tls: None,

@@ -11,13 +11,13 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::{
     answers::{Answer, INVALID_REQUEST, refusal},
-    callers::{Caller, Credential, Owner},
+    callers::{Budgets, Caller, Credential, Owner},
     protected::Protected,
 };
 use crate::{
     config::GatewayConfig,
     gateway::{ToolAccess, ToolRule},
-    http::serve::is_loopback_host,
+    http::serve::{Peer, is_loopback_host},
 };
 
 /// Who may ask.
@@ -29,6 +29,7 @@ pub(super) struct Access {
     /// If access tokens of authorization servers are taken.
     pub(super) protected: Option<Arc<Protected>>,
     origins: Vec<String>,
+    budgets: Budgets,
 }
 
 impl Access {
@@ -40,6 +41,7 @@ impl Access {
             ),
             left: None,
             scopes: Vec::new(),
+            budget: Arc::default(),
         };
         let tokens = config.tokens.iter().enumerate().map(|(number, token)| {
             let rule = ToolRule::new(token.tools.as_ref(), token.read_only);
@@ -51,6 +53,7 @@ impl Access {
             tokens: tokens.collect(),
             protected,
             origins: config.origins.clone(),
+            budgets: Budgets::new(config),
         }
     }
 
@@ -93,11 +96,22 @@ impl Access {
         self.origins.iter().any(|known| *known == origin || *known == without_port)
     }
 
-    /// Whose request it is, that asks for the endpoint at `path`.
+    /// Whose request it is, that comes from `peer` and asks for the endpoint at `path`.
     ///
     /// # Errors
     /// It has no token, or one that is not known or allows too little.
-    pub(super) async fn caller(&self, uri: &Uri, headers: &HeaderMap, path: &str) -> Result<Caller, Answer> {
+    pub(super) async fn caller(
+        &self,
+        (uri, headers): (&Uri, &HeaderMap),
+        peer: Option<Peer>,
+        path: &str,
+    ) -> Result<Caller, Answer> {
+        let caller = self.by_token(uri, headers, path).await?;
+        let budget = self.budgets.of(&caller.credential, peer);
+        Ok(Caller { budget, ..caller })
+    }
+
+    async fn by_token(&self, uri: &Uri, headers: &HeaderMap, path: &str) -> Result<Caller, Answer> {
         if let Some(anybody) = &self.anybody {
             return Ok(anybody.clone());
         }
@@ -191,7 +205,7 @@ mod tests {
         let uri = Uri::from_static("/mcp");
         let caller = async |value: &str| {
             let headers = headers("authorization", value);
-            access.caller(&uri, &headers, "/mcp").await.map(|who| who.credential.owner.clone()).ok()
+            access.caller((&uri, &headers), None, "/mcp").await.map(|who| who.credential.owner.clone()).ok()
         };
         assert_eq!(caller("Bearer first-token").await, Some(Owner::Token(0)));
         assert_eq!(caller("bearer  second-token").await, Some(Owner::Token(1)));
@@ -200,11 +214,11 @@ mod tests {
         {
             assert_eq!(caller(wrong).await, None, "{wrong}");
         }
-        let none = access.caller(&uri, &HeaderMap::new(), "/mcp").await.err().unwrap();
+        let none = access.caller((&uri, &HeaderMap::new()), None, "/mcp").await.err().unwrap();
         assert_eq!(none.status(), StatusCode::UNAUTHORIZED);
         assert!(none.headers().contains_key(WWW_AUTHENTICATE));
         let anybody = Access::new(&GatewayConfig::default(), None);
-        let who = anybody.caller(&uri, &HeaderMap::new(), "/mcp").await.ok().unwrap();
+        let who = anybody.caller((&uri, &HeaderMap::new()), None, "/mcp").await.ok().unwrap();
         assert_eq!(who.credential.owner, Owner::Anybody);
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP answers of the gateway: messages as JSON, streams of events, refusals.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::stream::unfold;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -12,8 +12,12 @@ use hyper::{
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::value::RawValue;
 
-use super::headers::Accepted;
-use crate::{gateway::message, http::serve::AnswerBody, json_rpc};
+use super::{callers::over_budget, headers::Accepted};
+use crate::{
+    gateway::{Budget, budget::HeldText, message},
+    http::serve::AnswerBody,
+    json_rpc,
+};
 
 pub(super) type Answer = Response<AnswerBody>;
 
@@ -24,6 +28,23 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
+/// Bytes of an answer that are not counted: the number of connections bounds them.
+const SHORT: usize = 16 << 10;
+
+/// The text of an answer, which counts for who gets it until it is sent.
+///
+/// # Errors
+/// Too much waits for them already.
+pub(super) fn counted(text: String, budget: &Arc<Budget>) -> Result<Bytes, Answer> {
+    if text.len() <= SHORT {
+        return Ok(text.into());
+    }
+    match budget.take_waiting(text.len(), false) {
+        Ok(held) => Ok(Bytes::from_owner(HeldText::new(text, held))),
+        Err(full) => Err(over_budget(&full)),
+    }
+}
+
 /// A message, or several as one batch.
 pub(super) fn json(status: StatusCode, message: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(message.into()).boxed_unsync());
@@ -33,15 +54,18 @@ pub(super) fn json(status: StatusCode, message: impl Into<Bytes>) -> Answer {
 }
 
 /// A message in a form that the client takes.
-pub(super) fn one(message: String, accepted: Accepted) -> Answer {
-    match accepted {
-        Accepted::Both | Accepted::Json => json(StatusCode::OK, message),
+pub(super) fn one(message: String, accepted: Accepted, budget: &Arc<Budget>) -> Answer {
+    let answer = match accepted {
+        Accepted::Both | Accepted::Json => {
+            counted(message, budget).map(|message| json(StatusCode::OK, message))
+        }
         Accepted::Events => {
             let mut text = String::new();
             push_event(&mut text, &message);
-            all_events(text)
+            counted(text, budget).map(all_events)
         }
-    }
+    };
+    answer.unwrap_or_else(|refused| refused)
 }
 
 /// Nothing but a status.
@@ -119,7 +143,8 @@ pub(super) fn ending(answer: Answer, left: Duration) -> Answer {
 }
 
 /// Events that are all there.
-pub(super) fn all_events(text: String) -> Answer {
+pub(super) fn all_events(text: impl Into<Bytes>) -> Answer {
+    let text: Bytes = text.into();
     event_stream(Full::from(text).boxed_unsync())
 }
 

@@ -16,13 +16,18 @@ use hyper::{StatusCode, header::RETRY_AFTER};
 use super::answers::{Answer, refusal};
 use crate::{
     config::{GatewayConfig, ToolSearch},
-    gateway::{Endpoint, ToolAccess, client::lock},
+    gateway::{
+        Budget, BudgetFull, Endpoint, ToolAccess, TotalBudget, activity::shown, budget::REFUSED, client::lock,
+    },
+    http::serve::Peer,
     oauth::AccessToken,
     tool::ServerName,
 };
 
 /// Users that are remembered without a request under way.
 const MAX_USERS: usize = 4096;
+/// Letters of the name of a user.
+const MAX_SHOWN: usize = 100;
 
 /// Bytes of a tool's result in JSON at the endpoint of all servers. With what is around it, it is an event of less than 1 MiB: there are
 /// libraries of clients that take no longer one.
@@ -82,6 +87,8 @@ pub(super) struct Caller {
     pub(super) left: Option<Duration>,
     /// The scopes that they have, of those that mean something here.
     pub(super) scopes: Vec<String>,
+    /// What may be held for them.
+    pub(super) budget: Arc<Budget>,
 }
 
 /// Requests under way that came as one message, until this is dropped.
@@ -176,9 +183,7 @@ impl Credential {
 
     fn too_many(&self, wait: Duration, why: &str) -> Answer {
         tracing::debug!(token = self.name, "{why}");
-        let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, -32000, why);
-        answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
-        answer
+        too_many(wait, why)
     }
 
     /// Whether nothing is known of it that a new one would not know.
@@ -188,13 +193,27 @@ impl Credential {
     }
 }
 
+/// A refusal of what may be asked again after `wait`.
+fn too_many(wait: Duration, why: &str) -> Answer {
+    let mut answer = refusal(StatusCode::TOO_MANY_REQUESTS, REFUSED.0, why);
+    answer.headers_mut().insert(RETRY_AFTER, wait.as_secs().max(1).into());
+    answer
+}
+
+/// The refusal of what would be too much for its owner.
+pub(super) fn over_budget(full: &BudgetFull) -> Answer {
+    tracing::debug!("{full}");
+    too_many(Duration::from_secs(1), &full.to_string())
+}
+
 impl Caller {
     /// What they see of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
         let Credential { key, search, max_name, .. } = &*self.credential;
         let (tools, owner) = (self.tools.clone(), key.clone());
         let max_result = only.is_none().then_some(MAX_RESULT);
-        Endpoint { only, tools, owner, search: *search, max_name: *max_name, max_result }
+        let budget = self.budget.clone();
+        Endpoint { only, tools, owner, search: *search, max_name: *max_name, max_result, budget }
     }
 }
 
@@ -216,6 +235,44 @@ impl Users {
         let credential = Credential::new(Owner::User(user.clone()), name, config);
         all.insert(user, credential.clone());
         credential
+    }
+}
+
+/// What is held for each owner; where no token is needed, for each address.
+pub(super) struct Budgets {
+    all: Mutex<HashMap<(Owner, Option<Peer>), Arc<Budget>>>,
+    most: usize,
+    most_own_servers: usize,
+    total: Arc<TotalBudget>,
+}
+
+impl Budgets {
+    pub(super) fn new(config: &GatewayConfig) -> Self {
+        let total = TotalBudget::new(config.max_held);
+        Self { all: Mutex::default(), most: config.max_held, most_own_servers: config.max_own_servers, total }
+    }
+
+    /// The budget of an owner, who asks from `peer`.
+    pub(super) fn of(&self, credential: &Credential, peer: Option<Peer>) -> Arc<Budget> {
+        let peer = peer.filter(|_| credential.owner == Owner::Anybody);
+        let key = (credential.owner.clone(), peer);
+        let mut all = lock(&self.all);
+        if let Some(known) = all.get(&key) {
+            return known.clone();
+        }
+        if all.len() >= MAX_USERS {
+            // Nobody holds anything by them.
+            all.retain(|_, known| Arc::strong_count(known) > 1);
+        }
+        let whose = match (&credential.owner, peer) {
+            (Owner::Anybody, Some(peer)) => format!("the clients at {peer}"),
+            (Owner::Anybody, None) => "all clients".to_owned(),
+            (Owner::Token(_), _) => format!("the token `{}`", credential.name),
+            (Owner::User(_), _) => format!("the user {}", shown(&credential.name, MAX_SHOWN)),
+        };
+        let budget = Arc::new(Budget::new(whose, self.most, self.most_own_servers, &self.total));
+        all.insert(key, budget.clone());
+        budget
     }
 }
 

@@ -6,9 +6,9 @@ use futures_util::future::{BoxFuture, join_all};
 
 use super::late::LateClock;
 use crate::gateway::{
-    Client,
+    Budget, Client,
     client::Handled,
-    message::ClientRequest,
+    message::{ClientRequest, error_answer},
     outlet::{Outlet, OutletReader},
 };
 
@@ -31,15 +31,30 @@ pub(super) enum First {
 
 impl Call {
     /// Begins requests of `client`; several are answered by one batch.
-    pub(super) fn new(client: Arc<Client>, mut requests: Vec<ClientRequest>, clock: &Arc<LateClock>) -> Self {
-        let (outlet, messages) = Outlet::new();
+    pub(super) fn new(
+        client: Arc<Client>,
+        mut requests: Vec<ClientRequest>,
+        clock: &Arc<LateClock>,
+        budget: &Arc<Budget>,
+    ) -> Self {
+        let (outlet, messages) = Outlet::new(budget);
+        let budget = budget.clone();
         let one = if requests.len() == 1 { requests.pop() } else { None };
         let answer: BoxFuture<'static, _> = match one {
             Some(request) => Box::pin(async move { client.handle(request, &outlet).await }),
             None => Box::pin(async move {
-                let all = requests.into_iter().map(|request| client.handle(request, &outlet));
-                let answers = join_all(all).await.into_iter().filter_map(Handled::into_answer);
-                let answers: Vec<String> = answers.collect();
+                let (client, outlet, budget) = (&client, &outlet, &budget);
+                let all = requests.into_iter().map(|request| async move {
+                    let id = request.id.clone();
+                    let answer = client.handle(request, outlet).await.into_answer()?;
+                    // It waits for those of the others.
+                    Some(match budget.take_waiting(answer.len(), false) {
+                        Ok(held) => (answer, Some(held)),
+                        Err(full) => (error_answer(Some(&id), &full.into()), None),
+                    })
+                });
+                let answers: Vec<_> = join_all(all).await.into_iter().flatten().collect();
+                let (answers, _held): (Vec<String>, Vec<_>) = answers.into_iter().unzip();
                 match answers.is_empty() {
                     true => Handled::Cancelled,
                     false => Handled::Answer(format!("[{}]", answers.join(",")), None),

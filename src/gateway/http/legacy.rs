@@ -10,8 +10,8 @@ use hyper::{
 
 use super::{
     HttpState, Question,
-    answers::{Answer, EventSource, INVALID_REQUEST, empty, events, json, one, refusal, refusal_of},
-    callers::{Caller, InFlight},
+    answers::{Answer, EventSource, INVALID_REQUEST, empty, events, one, refusal, refusal_of},
+    callers::{Caller, InFlight, over_budget},
     calls::{Call, First},
     headers::{self, Accepted, unsupported_version},
     replay::{EventId, GENERAL, ReplayLog, StreamReader},
@@ -20,9 +20,11 @@ use super::{
 use crate::{
     cancel::CancellationToken,
     gateway::{
+        Budget,
+        budget::OF_SESSION,
         client::{Handled, lock},
         hello::{LEGACY_VERSIONS, MODERN_VERSION},
-        message::{ClientMessage, ClientRequest},
+        message::{ClientMessage, ClientRequest, not_kept},
         outlet::OutletReader,
     },
     tool::ServerName,
@@ -76,12 +78,13 @@ impl HttpState {
         if requests.is_empty() {
             return empty(StatusCode::ACCEPTED);
         }
-        let call = Call::new(session.client.clone(), requests, &self.clock);
+        let budget = question.caller.budget;
+        let call = Call::new(session.client.clone(), requests, &self.clock, &budget);
         let ended = session.ended.clone();
         let held = (in_use, question.in_flight);
         let mut call = LegacyCall { call: Some(call), session, held: Some(held) };
         if accepted == Accepted::Json {
-            return ended.run_until_cancelled(call.whole()).await.unwrap_or_else(no_session);
+            return ended.run_until_cancelled(call.whole(&budget)).await.unwrap_or_else(no_session);
         }
         match ended.run_until_cancelled(call.first()).await {
             None => no_session(),
@@ -89,7 +92,7 @@ impl HttpState {
             Some(First::Answer(answer)) if accepted == Accepted::Events => {
                 call.stream(Vec::new(), Some(answer))
             }
-            Some(First::Answer(Handled::Answer(text, _))) => json(StatusCode::OK, text),
+            Some(First::Answer(Handled::Answer(text, _))) => one(text, Accepted::Json, &budget),
             Some(First::Messages(messages, answer)) => call.stream(messages, answer),
             Some(First::Nothing) => call.stream(Vec::new(), None),
         }
@@ -102,23 +105,31 @@ impl HttpState {
             Ok(id) => id,
             Err(error) => return refusal_of(StatusCode::INTERNAL_SERVER_ERROR, &error),
         };
+        let mut held = match caller.budget.take(OF_SESSION) {
+            Ok(held) => held,
+            Err(full) => return over_budget(&full),
+        };
         let client = self.gateway.client(caller.endpoint(only.clone()), false);
         // What it is told meanwhile belongs to the session.
         let outlet = client.general.clone();
         // Apart from the future of the connection, which would be ten times as large for it.
         match Box::pin(client.handle(request, &outlet)).await {
             Handled::Answer(text, None) => {
+                let said = client.introduction().map_or(0, |introduction| introduction.size());
+                if let Err(full) = held.grow(said) {
+                    return over_budget(&full);
+                }
                 let owner = &caller.credential.owner;
-                let make = || HttpSession::new(client, owner.clone(), only);
+                let make = || HttpSession::new(client, owner.clone(), only, held);
                 if self.sessions.get_or_make(&id, owner, make).is_none() {
                     return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many sessions are open");
                 }
-                let mut answer = one(text, accepted);
+                let mut answer = one(text, accepted, &caller.budget);
                 answer.headers_mut().extend(HeaderValue::try_from(id).ok().map(|id| (SESSION_HEADER, id)));
                 answer
             }
             // With another status most clients show the status alone, and not why.
-            Handled::Answer(text, Some(_)) => one(text, accepted),
+            Handled::Answer(text, Some(_)) => one(text, accepted, &caller.budget),
             Handled::Cancelled => empty(StatusCode::ACCEPTED),
         }
     }
@@ -251,12 +262,13 @@ impl LegacyCall {
     }
 
     /// The answer as one message. What comes before it goes to the stream of what belongs to no request.
-    async fn whole(&mut self) -> Answer {
+    async fn whole(&mut self, budget: &Arc<Budget>) -> Answer {
         let Some(call) = &mut self.call else { return no_session() };
         let general = &self.session.client.general;
         let answer = call.whole(|message| _ = general.send(message)).await;
         self.call = None;
-        answer.into_answer().map_or_else(|| empty(StatusCode::ACCEPTED), |text| json(StatusCode::OK, text))
+        let whole = |text| one(text, Accepted::Json, budget);
+        answer.into_answer().map_or_else(|| empty(StatusCode::ACCEPTED), whole)
     }
 
     /// Goes on as a stream that begins with `messages`.
@@ -312,7 +324,8 @@ async fn pass(log: Arc<ReplayLog>, stream: u64, call: Call, ended: CancellationT
 }
 
 fn finish(log: &ReplayLog, stream: u64, answer: Handled, ended: &CancellationToken) {
-    if answer.into_answer().is_some_and(|text| !log.push(stream, &text, true)) {
+    let is_lost = |text: String| !log.push(stream, &text, true) && !log.push(stream, &not_kept(&text), true);
+    if answer.into_answer().is_some_and(is_lost) {
         ended.cancel();
     }
     log.end(stream);

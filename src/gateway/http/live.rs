@@ -2,8 +2,9 @@
 //! when it is asked for, from what is counted anyway.
 //!
 //! Who asks sees what its token lets it use: a token for some tools sees the servers that have them, calls of them, and its own
-//! clients. Lines and counts of a server tell of all its tools, so that they are for those who see all of them. All words of
-//! servers and clients are bounded here.
+//! clients. Counts of a server tell of all its tools, so that they are for those who see all of them. Its own words (stderr, log
+//! messages, parts of results that clients could not read) may tell of any client's arguments: they are for those who see all
+//! that any client sees. All words of servers and clients are bounded here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -168,18 +169,17 @@ impl HttpState {
         let status = toolbox.status();
         let pids = status.iter().chain(lent.values().flatten()).filter_map(|row| row.pid).collect();
         let usage = self.usage(pids).await;
-        let mut sights = HashMap::new();
         let mut servers = Vec::new();
         for row in &status {
             let sight = viewer.sight(&row.name);
-            sights.insert(row.name.clone(), sight);
             if sight != Sight::Nothing {
                 let own = lent.get(&row.name).map_or(&[][..], Vec::as_slice);
                 let session = sessions.get(&row.name);
-                let is_whole = sight == Sight::Whole;
                 let queue = lines.queue(&row.name);
-                let mut row_shown = server((row, own), session.map(|it| &**it), queue, is_whole, &usage);
-                if is_whole {
+                let (is_whole, is_all) = (sight == Sight::Whole, viewer.is_unlimited);
+                let mut row_shown =
+                    server((row, own), session.map(|it| &**it), queue, (is_whole, is_all), &usage);
+                if is_all {
                     let faults = self.gateway.faults().of(&row.name, &viewer.catalog);
                     row_shown["faults"] = faults.iter().map(|line| text(line)).collect();
                 }
@@ -194,8 +194,7 @@ impl HttpState {
             ended.iter().filter(|one| viewer.sees(&one.server, &one.asked, own.contains(&one.client)));
         let ended: Vec<Value> =
             ended.map(|one| ended_request(one, viewer.is_unlimited || own.contains(&one.client))).collect();
-        let is_whole = |name: &ServerName| sights.get(name) == Some(&Sight::Whole);
-        let (new_lines, last_line) = lines.after(known_lines, MOST_LINES, is_whole);
+        let (new_lines, last_line) = lines.after(known_lines, MOST_LINES, |_| viewer.is_unlimited);
         let new_lines: Vec<Value> = new_lines
             .iter()
             .map(|line| {
@@ -322,7 +321,7 @@ fn server(
     (row, own): (&ServerStatus, &[ServerStatus]),
     session: Option<&Session>,
     queue: Duration,
-    is_whole: bool,
+    (is_whole, is_all): (bool, bool),
     usage: &HashMap<u32, ProcessUsage>,
 ) -> Value {
     let connected = session.and_then(Session::connected);
@@ -332,8 +331,8 @@ fn server(
         "software": connected.as_ref().and_then(|it| it.software.as_ref()).map(|it| shown(&it.to_string(), NAME)),
         "start": connected.as_ref().map(|it| Phases { queue, ..it.phases }), "up_ms": row.uptime.map(millis),
         "restarts": row.restarts, "next_try_ms": row.next_try.map(millis),
-        "error": row.error.as_ref().map(|error| failure(error, is_whole)),
-        "lost": row.lost.as_ref().filter(|_| row.error.is_none()).map(|error| failure(error, is_whole)),
+        "error": row.error.as_ref().map(|error| failure(error, is_all)),
+        "lost": row.lost.as_ref().filter(|_| row.error.is_none()).map(|error| failure(error, is_all)),
     });
     if is_whole && let Value::Object(members) = &mut value {
         let all = || std::iter::once(row).chain(own);

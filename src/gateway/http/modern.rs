@@ -1,6 +1,6 @@
 //! Requests of the new era: no session, and a response stream whose end cancels its request.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use hyper::{HeaderMap, StatusCode, body::Bytes};
 use serde_json::Value;
@@ -10,17 +10,20 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     CallerKey, HttpState, Question,
     answers::{
-        Answer, EventSource, INVALID_REQUEST, all_events, empty, ending, error, events, json, one,
+        Answer, EventSource, INVALID_REQUEST, all_events, counted, empty, ending, error, events, json, one,
         push_event, refusal,
     },
-    callers::InFlight,
+    callers::{InFlight, over_budget},
     calls::{Call, First},
     headers::{self, Accepted, check_modern, unsupported_version},
     sessions::{HttpSession, InUse},
 };
 use crate::gateway::{
+    Budget,
+    budget::OF_SESSION,
     client::Handled,
     hello::{LEGACY_VERSIONS, MODERN_VERSION, meta_key},
+    introduction::MAX_SAID,
     message::{ClientMessage, ClientRequest},
     outlet::{Outlet, OutletReader},
 };
@@ -84,31 +87,37 @@ impl HttpState {
             return refused;
         }
         let key = self.caller_key(&question, &request);
+        let budget = question.caller.budget.clone();
+        // Dropped again, if the client is known.
+        let held = match budget.take(OF_SESSION) {
+            Ok(held) => held,
+            Err(full) => return over_budget(&full),
+        };
         let make = || {
             let client = self.gateway.client(question.caller.endpoint(question.only.clone()), true);
-            HttpSession::new(client, key.owner.clone(), question.only.clone())
+            HttpSession::new(client, key.owner.clone(), question.only.clone(), held)
         };
         let Some((session, in_use)) = self.callers.get_or_make(&key, &key.owner, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
         let left = question.caller.left.filter(|_| request.method == "subscriptions/listen");
-        let mut call = Call::new(session.client.clone(), vec![request], &self.clock);
+        let mut call = Call::new(session.client.clone(), vec![request], &self.clock, &budget);
         if accepted == Accepted::Json {
             // There is no way for what belongs to it but its own stream.
-            return whole(call.whole(drop).await, accepted);
+            return whole(call.whole(drop).await, accepted, &budget);
         }
         // Ended by us for having nothing to do it cannot be: it is in use.
         let answer = match call.first().await {
-            First::Answer(answer) => whole(answer, accepted),
+            First::Answer(answer) => whole(answer, accepted, &budget),
             First::Messages(messages, Some(answer)) => {
                 let mut text = String::new();
                 for message in messages.into_iter().chain(answer.into_answer()) {
                     push_event(&mut text, &message);
                 }
-                all_events(text)
+                counted(text, &budget).map_or_else(|refused| refused, all_events)
             }
-            First::Messages(messages, None) => stream(call, messages, (in_use, question.in_flight)),
-            First::Nothing => stream(call, Vec::new(), (in_use, question.in_flight)),
+            First::Messages(messages, None) => stream(call, messages, (in_use, question.in_flight), &budget),
+            First::Nothing => stream(call, Vec::new(), (in_use, question.in_flight), &budget),
         };
         match left {
             Some(left) => ending(answer, left),
@@ -125,7 +134,10 @@ impl HttpState {
         if !self.gateway.lender().lends_own(any.only.as_ref()) {
             return any;
         }
-        let Some(capabilities) = request.meta.read::<Value>(meta_key::CAPABILITIES) else { return any };
+        // What is longer is refused.
+        let capabilities = request.meta.get(meta_key::CAPABILITIES).filter(|raw| raw.get().len() <= MAX_SAID);
+        let capabilities = capabilities.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let Some(capabilities) = capabilities else { return any };
         let digest = Sha256::digest(sorted(capabilities).to_string()).into();
         let key = CallerKey { capabilities: Some(digest), ..any.clone() };
         let same = |known: &CallerKey| known.owner == key.owner && known.only == key.only;
@@ -148,9 +160,9 @@ fn sorted(value: Value) -> Value {
 }
 
 /// The answer as a stream that begins with `first`.
-fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight)) -> Answer {
+fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight), budget: &Arc<Budget>) -> Answer {
     let Call { answer, mut messages, .. } = call;
-    let (outlet, all) = Outlet::new();
+    let (outlet, all) = Outlet::new(budget);
     for message in first {
         outlet.send(message);
     }
@@ -199,12 +211,12 @@ impl EventSource for RequestStream {
 }
 
 /// The answer as one message, with the status that belongs to it.
-fn whole(answer: Handled, accepted: Accepted) -> Answer {
+fn whole(answer: Handled, accepted: Accepted, budget: &Arc<Budget>) -> Answer {
     let Handled::Answer(text, code) = answer else { return empty(StatusCode::ACCEPTED) };
     let status = match code.map(|code| code.0) {
         Some(-32601) => StatusCode::NOT_FOUND,
         Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
-        _ => return one(text, accepted),
+        _ => return one(text, accepted, budget),
     };
     json(status, text)
 }

@@ -168,6 +168,7 @@ impl Protected {
             tools: self.tools_of(bits),
             left: Some(Duration::from_secs_f64(token.seconds_left())),
             scopes,
+            budget: Arc::default(),
         })
     }
 

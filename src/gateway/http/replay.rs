@@ -3,19 +3,21 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use hyper::body::Bytes;
 use tokio::sync::Notify;
 
 use super::answers::push_line;
-use crate::gateway::client::lock;
+use crate::gateway::{Budget, budget::HeldText, client::lock};
 
 /// Bytes of events that are kept. What the client has been sent makes room first; then what is no answer is dropped.
 const MAX_KEPT: usize = 2 << 20;
 /// Bytes of answers that wait for a client. One that asks for so much and does not read is given up.
 const MAX_ANSWERS: usize = 64 << 20;
+/// What an event takes besides its text.
+const OF_EVENT: usize = 128;
 /// Ended streams that are kept.
 const MAX_ENDED: usize = 64;
 /// Bytes that are sent in one go.
@@ -30,6 +32,8 @@ pub(super) struct ReplayLog {
     // Held for a look or a change, never across an await.
     streams: Mutex<Streams>,
     changed: Notify,
+    /// In which its events count, until they are dropped and sent.
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -73,6 +77,11 @@ pub(super) struct StreamReader {
 }
 
 impl ReplayLog {
+    /// Of a session whose owner has this budget.
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: budget.clone(), ..Self::default() }
+    }
+
     /// Begins the stream of a request.
     pub(super) fn begin(&self) -> u64 {
         let mut streams = lock(&self.streams);
@@ -84,7 +93,11 @@ impl ReplayLog {
 
     /// Adds a message to a stream. `false`: the client asks for more than it reads.
     pub(super) fn push(&self, stream: u64, message: &str, is_answer: bool) -> bool {
-        let added = lock(&self.streams).push(stream, message, is_answer).is_some();
+        let added = {
+            let mut streams = lock(&self.streams);
+            let text = streams.event(stream, message);
+            text.is_some_and(|text| streams.push(stream, text, is_answer, &self.budget).is_ok())
+        };
         self.changed.notify_waiters();
         added || !is_answer
     }
@@ -93,11 +106,17 @@ impl ReplayLog {
     pub(super) fn push_sent(&self, stream: u64, message: &str) -> Bytes {
         let mut streams = lock(&self.streams);
         streams.all.entry(stream).or_default();
-        let event = streams.push(stream, message, false);
-        if let Some(known) = streams.all.get_mut(&stream) {
-            known.sent = known.last;
+        let Some(text) = streams.event(stream, message) else { return Bytes::new() };
+        match streams.push(stream, text, false, &self.budget) {
+            Ok(event) => {
+                if let Some(known) = streams.all.get_mut(&stream) {
+                    known.sent = known.last;
+                }
+                event
+            }
+            // It is sent, and cannot be sent once more.
+            Err(text) => text.into(),
         }
-        event.unwrap_or_default()
     }
 
     /// The end of a stream.
@@ -150,23 +169,40 @@ impl ReplayLog {
 }
 
 impl Streams {
-    fn push(&mut self, stream: u64, message: &str, is_answer: bool) -> Option<Bytes> {
-        let last = self.all.get(&stream)?.last + 1;
+    /// The next event of a stream. `None`: nothing is known of it any more.
+    fn event(&self, stream: u64, message: &str) -> Option<String> {
+        let next = self.all.get(&stream)?.last + 1;
         let mut text = String::with_capacity(message.len() + 32);
-        text.push_str(&format!("id: {stream}-{last}\ndata: "));
+        text.push_str(&format!("id: {stream}-{next}\ndata: "));
         push_line(&mut text, message);
         text.push_str("\n\n");
+        Some(text)
+    }
+
+    /// Adds the next event of a stream.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn push(
+        &mut self,
+        stream: u64,
+        text: String,
+        is_answer: bool,
+        budget: &Arc<Budget>,
+    ) -> Result<Bytes, String> {
         let limit = if is_answer { MAX_ANSWERS } else { MAX_KEPT };
         self.make_room(text.len());
-        if self.bytes > 0 && self.bytes + text.len() > limit {
-            return None;
+        let is_first = self.bytes == 0;
+        let Some(known) = self.all.get_mut(&stream) else { return Err(text) };
+        if !is_first && self.bytes + text.len() > limit {
+            return Err(text);
         }
-        let event = Bytes::from(text);
+        let Ok(held) = budget.take_waiting(text.len() + OF_EVENT, is_first) else { return Err(text) };
+        let event = Bytes::from_owner(HeldText::new(text, held));
         self.bytes += event.len();
-        let known = self.all.get_mut(&stream)?;
-        known.last = last;
-        known.events.push_back((last, event.clone()));
-        Some(event)
+        known.last += 1;
+        known.events.push_back((known.last, event.clone()));
+        Ok(event)
     }
 
     /// Drops what has been sent, of the oldest streams first.

@@ -15,7 +15,7 @@ use tokio::{sync::Notify, task::JoinSet};
 use super::{callers::Owner, replay::ReplayLog};
 use crate::{
     cancel::CancellationToken,
-    gateway::{Client, client::lock},
+    gateway::{Client, Held, client::lock},
     metrics::metrics,
     tool::ServerName,
 };
@@ -36,6 +36,8 @@ pub(super) struct HttpSession {
     // Tasks end with the session.
     tasks: Mutex<JoinSet<()>>,
     _counted: CountedSession,
+    /// What it takes of its owner's budget.
+    _held: Held,
 }
 
 /// Requests and streams that are open, and since when none is.
@@ -71,18 +73,20 @@ impl Drop for CountedSession {
 }
 
 impl HttpSession {
-    pub(super) fn new(client: Arc<Client>, owner: Owner, only: Option<ServerName>) -> Arc<Self> {
+    pub(super) fn new(client: Arc<Client>, owner: Owner, only: Option<ServerName>, held: Held) -> Arc<Self> {
+        let log = Arc::new(ReplayLog::new(&client.endpoint.budget));
         Arc::new(Self {
             client,
             owner,
             only,
-            log: Arc::default(),
+            log,
             ended: CancellationToken::new(),
             general: Mutex::default(),
             general_free: Notify::new(),
             usage: Arc::new(Usage { open: AtomicUsize::new(0), since: Mutex::new(Instant::now()) }),
             tasks: Mutex::default(),
             _counted: CountedSession::new(),
+            _held: held,
         })
     }
 

@@ -7,12 +7,16 @@ use hyper::{StatusCode, body::Bytes};
 use super::{
     HttpState, Question,
     answers::{Answer, EventSource, empty, events, push_event, refusal, refusal_of},
-    requests,
+    body::HeldBody,
+    callers::over_budget,
+    count, requests,
     sessions::{HttpSession, InUse, Sessions},
 };
 use crate::{
     cancel::CancellationToken,
     gateway::{
+        budget::OF_SESSION,
+        introduction::MAX_SAID,
         message::{ClientMessage, Unreadable, error_answer},
         outlet::OutletReader,
     },
@@ -27,9 +31,13 @@ impl HttpState {
             Err(error) => return refusal_of(StatusCode::INTERNAL_SERVER_ERROR, &error),
         };
         let client = self.gateway.client(caller.endpoint(only.clone()), false);
+        let held = match caller.budget.take(OF_SESSION + MAX_SAID) {
+            Ok(held) => held,
+            Err(full) => return over_budget(&full),
+        };
         let Some(messages) = client.take_general() else { return empty(StatusCode::INTERNAL_SERVER_ERROR) };
         let owner = &caller.credential.owner;
-        let make = || HttpSession::new(client, owner.clone(), only);
+        let make = || HttpSession::new(client, owner.clone(), only, held);
         let Some((session, in_use)) = self.sse.get_or_make(&id, owner, make) else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
@@ -39,14 +47,14 @@ impl HttpState {
     }
 
     /// Takes messages in; the answers go through the stream.
-    pub(super) fn posted(&self, mut question: Question, query: &str, body: &[u8]) -> Answer {
+    pub(super) fn posted(&self, mut question: Question, query: &str, body: HeldBody) -> Answer {
         let session = session_id(query).and_then(|id| self.sse.get(&id.to_owned()));
         let Some(session) = session.filter(|session| session.owner == question.caller.credential.owner)
         else {
             let why = "there is no such session: its stream has ended";
             return refusal(StatusCode::NOT_FOUND, super::answers::INVALID_REQUEST, why);
         };
-        let mut messages = match ClientMessage::parse(body) {
+        let mut messages = match ClientMessage::parse(body.text()) {
             Ok(messages) => messages,
             Err(Unreadable { error, .. }) => return refusal_of(StatusCode::BAD_REQUEST, &error),
         };
@@ -56,6 +64,10 @@ impl HttpState {
         if let Some(refused) = self.as_caller(&question, messages.iter_mut().flatten()) {
             return refused;
         }
+        if let Err(full) = count(messages.iter_mut().flatten(), &question.caller.budget) {
+            return over_budget(&full);
+        }
+        drop(body);
         for message in messages {
             match message {
                 Ok(ClientMessage::Request(request)) => {

@@ -91,8 +91,10 @@ impl RemoteClient {
             ..self.outgoing(method, name.as_deref())
         };
         if self.0.is_modern() {
-            if let (Some(tool), Some(schema)) = (tool, schema) {
-                tool_headers::add_arguments(&mut outgoing.headers, schema, tool.arguments);
+            if let Some(schema) = schema.filter(|schema| tool.is_some() && tool_headers::has_marks(schema))
+                && let Some(arguments) = params.read("arguments")
+            {
+                tool_headers::add_arguments(&mut outgoing.headers, schema, &arguments);
             }
             // The header repeats what the request says.
             let version = meta.read::<String>(PROTOCOL_VERSION_KEY);

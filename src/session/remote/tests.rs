@@ -146,7 +146,7 @@ async fn forwarded_requests_pass_as_they_are_written() {
     let hear = reports.clone();
     let progress: RawListener = Arc::new(move |report| hear.lock().unwrap().push(report.get().to_owned()));
     let arguments = Map::new();
-    let tool = ForwardedTool { name: "t", hints: ToolAnnotations::default(), arguments: &arguments };
+    let tool = ForwardedTool { name: "t", hints: ToolAnnotations::default() };
     let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
     let request = ForwardedRequest {
         method: "tools/call",

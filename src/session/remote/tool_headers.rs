@@ -40,6 +40,13 @@ pub(super) fn name(method: &str, params: &RawObject) -> Option<String> {
     })
 }
 
+/// Whether a schema marks any argument.
+pub(super) fn has_marks(schema: &Object) -> bool {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let marks = |property: &Object| property.contains_key(MARK) || has_marks(property);
+    properties.is_some_and(|properties| properties.values().filter_map(Value::as_object).any(marks))
+}
+
 /// Adds the arguments that the schema of a tool marks.
 pub(super) fn add_arguments(headers: &mut HeaderMap, schema: &Object, arguments: &Object) {
     let (Some(Value::Object(properties)), true) = (schema.get("properties"), !arguments.is_empty()) else {

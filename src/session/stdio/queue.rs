@@ -8,6 +8,11 @@ use crate::{process::LinePosition, session::rpc::requests::RequestProgress};
 /// answers.
 const MAX_REPLIES: usize = 64 << 10;
 
+/// Bytes of a message that is short.
+const SHORT: usize = 512;
+/// Bytes of other messages than requests that wait. What comes on top is dropped: nobody waits for it.
+const MAX_TOLD: usize = 32 << 20;
+
 /// Lines in the order of their arrival. Those whose callers have stopped waiting are removed.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -15,6 +20,8 @@ pub(super) struct Queue {
     next: u64,
     /// Bytes of replies among them.
     replies: usize,
+    /// Bytes of notifications and long replies.
+    told: usize,
     /// They are not written any more.
     ended: bool,
 }
@@ -55,6 +62,14 @@ impl Queue {
             }
             self.replies = replies;
         }
+        if let Kind::Notification(_) = later.kind {
+            let told = self.told + later.line.len();
+            // A cancellation is short.
+            if told > MAX_TOLD && later.line.len() > SHORT {
+                return None;
+            }
+            self.told = told;
+        }
         let place = self.next;
         self.next += 1;
         self.lines.insert(place, later);
@@ -63,8 +78,10 @@ impl Queue {
 
     pub(super) fn take(&mut self, place: u64) -> Option<QueuedLine> {
         let later = self.lines.remove(&place)?;
-        if let Kind::Reply(_) = later.kind {
-            self.replies -= later.line.len();
+        match later.kind {
+            Kind::Reply(_) => self.replies -= later.line.len(),
+            Kind::Notification(_) => self.told -= later.line.len(),
+            Kind::Request(..) => {}
         }
         Some(later)
     }
@@ -84,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_replies_are_limited_in_the_queue() {
+    fn all_but_requests_is_limited_in_the_queue() {
         let mut queue = Queue::default();
         let reply = || Kind::Reply(LinePosition::default());
         let taken = (0..10_000).filter(|_| queue.push(later(reply(), 300)).is_some()).count();
@@ -95,6 +112,9 @@ mod tests {
         assert!(queue.push(later(reply(), 300)).is_none());
         assert!(queue.take(0).is_some());
         assert!(queue.push(later(reply(), 300)).is_some(), "what is read makes room");
+        let told = || later(Kind::Notification(LinePosition::default()), 4 << 20);
+        assert_eq!((0..100).filter(|_| queue.push(told()).is_some()).count(), MAX_TOLD / (4 << 20));
+        assert!(queue.push(later(Kind::Notification(LinePosition::default()), 100)).is_some());
         queue.end();
         assert!(queue.lines.is_empty());
         assert!(queue.push(later(Kind::Notification(LinePosition::default()), 1)).is_none());

@@ -126,8 +126,9 @@ fn a_request_of_the_new_era_needs_no_session() {
 fn own_servers_hear_what_requests_declare() {
     let own = "command = FIXTURE\nargs = [\"rich\"]\nscope = \"client\"\n";
     let pid = "command = FIXTURE\nscope = \"client\"\n";
-    let gate =
-        Gate::new(&format!("[servers.own]\n{own}\n[servers.pid]\n{pid}\n[servers.all]\ncommand = FIXTURE\n"));
+    let gate = Gate::new(&format!(
+        "[servers.own]\n{own}\n[servers.pid]\n{pid}\n[servers.all]\ncommand = FIXTURE\n[gateway]\nmax_own_servers = 100\n"
+    ));
     let text = |tool: &str, capabilities: &str| {
         let (headers, message) = modern(1, "tools/call", json!({"name": tool, "arguments": {}}));
         let declared = format!("\"{CAPABILITIES}\":{{}}");

@@ -229,23 +229,3 @@ fn two_hundred_clients_are_served_at_once() {
         assert_eq!(connection.reply().text().len(), 900_000);
     }
 }
-
-#[test]
-fn connections_over_the_limit_wait() {
-    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_connections = 2\n"));
-    let held: Vec<Connection> = (0..2)
-        .map(|_| {
-            let mut connection = gate.connect();
-            assert_eq!(connection.ask("GET /healthz", &[], "").status, 200);
-            connection
-        })
-        .collect();
-    let mut waiting = gate.connect();
-    waiting.send("GET /healthz", &[], "");
-    waiting.stream.get_mut().set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut byte = [0];
-    assert!(waiting.stream.read_exact(&mut byte).is_err(), "there are two already");
-    drop(held);
-    waiting.stream.get_mut().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    assert_eq!(waiting.head().status, 200);
-}

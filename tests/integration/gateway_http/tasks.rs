@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SERVERS: &str = r#"[servers.rich]
+pub(super) const SERVERS: &str = r#"[servers.rich]
 command = FIXTURE
 args = ["rich"]
 
@@ -14,14 +14,14 @@ tokens = [
 "#;
 
 /// A session of one owner.
-struct Party<'a> {
+pub(super) struct Party<'a> {
     gate: &'a Gate,
     bearer: String,
     session: String,
 }
 
 impl<'a> Party<'a> {
-    fn new(gate: &'a Gate, name: &str) -> Self {
+    pub(super) fn new(gate: &'a Gate, name: &str) -> Self {
         let mut party =
             Self { gate, bearer: format!("Bearer {name}-token-0123456789"), session: String::new() };
         let mut hello = initialize("2025-11-25");
@@ -39,13 +39,13 @@ impl<'a> Party<'a> {
         headers
     }
 
-    fn post(&self, message: &Value) -> Connection {
+    pub(super) fn post(&self, message: &Value) -> Connection {
         let mut connection = self.gate.connect();
         connection.send("POST /mcp/rich", &self.headers(), &message.to_string());
         connection
     }
 
-    fn ask(&self, id: u64, method: &str, params: &Value) -> Reply {
+    pub(super) fn ask(&self, id: u64, method: &str, params: &Value) -> Reply {
         self.post(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).reply()
     }
 
@@ -58,7 +58,7 @@ impl<'a> Party<'a> {
     }
 
     /// Says yes to the question in `text`.
-    fn agree(&self, text: &str) {
+    pub(super) fn agree(&self, text: &str) {
         let messages = text.lines().filter_map(|line| line.strip_prefix("data: "));
         let mut questions = messages.filter_map(|text| serde_json::from_str::<Value>(text).ok());
         let question = questions.find(|message| message["method"] == "elicitation/create").unwrap();
@@ -67,12 +67,12 @@ impl<'a> Party<'a> {
     }
 }
 
-fn tool(name: &str, arguments: &Value) -> Value {
+pub(super) fn tool(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
 /// A question of the server, about a task or about nothing in particular.
-fn question(task: Option<&str>) -> Value {
+pub(super) fn question(task: Option<&str>) -> Value {
     let mut params =
         json!({"message": "Delete it?", "requestedSchema": {"type": "object", "properties": {}}});
     if let Some(task) = task {
@@ -111,13 +111,9 @@ fn a_task_of_one_owner_is_none_of_another() {
     bob.ask(4, "tools/call", &tool("say", &asked));
     alice.agree(&result.until("elicitation/create"));
     assert!(result.until("\"id\":2").contains("accept"));
-    // It is over.
-    let message =
-        json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": tool("ask", &question(None))});
-    let mut own = bob.post(&message);
-    assert_eq!(own.head().status, 200);
-    bob.agree(&own.until("elicitation/create"));
-    assert!(own.until("\"id\":5").contains("accept"));
+    // It is over, and what names no task may still be about it.
+    let refused = bob.ask(5, "tools/call", &tool("ask", &question(None)));
+    assert!(refused.text().contains("several clients"), "{refused:?}");
 }
 
 #[test]
@@ -136,10 +132,7 @@ fn a_call_that_was_given_up_asks_nobody_else() {
     alice.ask(2, "tools/call", &tool("meta", &json!({})));
     let refused = bob.ask(1, "tools/call", &tool("ask", &question(None)));
     assert!(refused.text().contains("several clients"), "{refused:?}");
-    let message =
-        json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": tool("ask", &question(None))});
-    let mut own = alice.post(&message);
-    assert_eq!(own.head().status, 200);
-    alice.agree(&own.until("elicitation/create"));
-    assert!(own.until("\"id\":3").contains("accept"));
+    // The other one has had a request meanwhile.
+    let refused = alice.ask(3, "tools/call", &tool("ask", &question(None)));
+    assert!(refused.text().contains("several clients"), "{refused:?}");
 }

@@ -56,7 +56,7 @@ pub enum Line<'a> {
         /// Bytes of it that were read.
         total: u64,
     },
-    /// A line without an end.
+    /// A line without an end, or one that takes more memory than its peer has.
     Endless {
         /// Bytes of it that were read.
         total: u64,
@@ -110,7 +110,11 @@ pub struct LineReader {
     last_read: Instant,
     first_byte: Arc<OnceLock<Instant>>,
     traffic: Traffic,
+    meter: Option<Meter>,
 }
+
+/// Is told how much memory a line takes, and says whether it may.
+type Meter = Box<dyn FnMut(usize) -> bool + Send>;
 
 impl LineReader {
     /// Reads from `stream`.
@@ -126,7 +130,20 @@ impl LineReader {
             last_read: Instant::now(),
             first_byte: Arc::default(),
             traffic: Traffic::default(),
+            meter: None,
         }
+    }
+
+    /// As [`LineReader::new`], of a peer for which a budget is kept: `meter` is told how much memory the present line takes,
+    /// whenever that may have changed. If it says no, the stream is given up as one of a line without an end.
+    #[must_use]
+    pub fn metered(self, meter: impl FnMut(usize) -> bool + Send + 'static) -> Self {
+        Self { meter: Some(Box::new(meter)), ..self }
+    }
+
+    fn is_within_meter(&mut self) -> bool {
+        let bytes = self.line.capacity();
+        self.meter.as_mut().is_none_or(|meter| meter(bytes))
     }
 
     /// The rest of the stream, from the end of the last line on.
@@ -162,6 +179,8 @@ impl LineReader {
             self.tail.clear();
             self.total = 0;
             self.complete = false;
+            // It is no more than before.
+            self.is_within_meter();
         }
         while !self.complete {
             let total = self.total;
@@ -171,6 +190,7 @@ impl LineReader {
                     Ok(more) => more,
                     Err(_) => {
                         self.line.shrink_to(KEPT_MEMORY);
+                        self.is_within_meter();
                         continue;
                     }
                 }
@@ -190,7 +210,7 @@ impl LineReader {
                 // A last line without line feed counts too: it may say why the process ended.
                 self.complete = true;
             }
-            if self.total > MAX_SKIPPED {
+            if !self.is_within_meter() || self.total > MAX_SKIPPED {
                 return Some(Line::Endless { total: self.total });
             }
         }

@@ -63,10 +63,10 @@ pub(crate) struct Clients {
 }
 
 /// Calls of the callers.
-struct Calls {
+pub(super) struct Calls {
     /// Sorted.
-    times: Vec<Duration>,
-    failed: usize,
+    pub(super) times: Vec<Duration>,
+    pub(super) failed: usize,
 }
 
 struct Report {
@@ -151,7 +151,7 @@ impl Clients {
     }
 }
 
-async fn open(url: &str) -> anyhow::Result<HttpClient> {
+pub(super) async fn open(url: &str) -> anyhow::Result<HttpClient> {
     let opening = HttpClient::open(url, Identity::new(Era::Legacy, json!({})));
     tokio::time::timeout(LIMIT, opening).await?
 }
@@ -180,7 +180,7 @@ async fn connect(url: &str, count: usize) -> anyhow::Result<Vec<(HttpClient, Res
 }
 
 /// Each of `callers` calls for so long, one call after another.
-async fn call_for(time: Duration, callers: &[Arc<HttpClient>]) -> anyhow::Result<Calls> {
+pub(super) async fn call_for(time: Duration, callers: &[Arc<HttpClient>]) -> anyhow::Result<Calls> {
     let began = Instant::now();
     let mut calling = JoinSet::new();
     for client in callers {
@@ -251,7 +251,7 @@ async fn call_once_each(idle: &[(HttpClient, Response<Incoming>)]) -> usize {
 }
 
 /// The memory of a process that is in use, in bytes.
-fn resident(pid: Pid) -> anyhow::Result<u64> {
+pub(super) fn resident(pid: Pid) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)

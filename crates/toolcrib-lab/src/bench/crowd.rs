@@ -1,0 +1,246 @@
+//! `toolcrib-lab bench crowd`: thousands of connections that say nothing, sessions that say too much of themselves, and clients that
+//! read nothing, at `toolcrib serve`: is its memory bounded as configured, and do others notice?
+
+use std::{
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use hyper::Uri;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::TcpStream,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use toolcrib::cli_support::bench::{Scratch, at_percent};
+
+use super::{
+    clients::{Calls, call_for, open, resident},
+    gateway::gateways,
+};
+use crate::{
+    context::Context,
+    mcp::{Era, HttpClient, Identity},
+    ui::{Ui, at_least_one, micros},
+};
+
+/// Callers that are measured.
+const CALLERS: usize = 10;
+/// Results of 1 MiB each that one client asks for and does not read.
+const UNREAD: usize = 8;
+const UNREAD_BYTES: usize = 1 << 20;
+/// Values in what a session says of itself: 4 MB.
+const SAID: usize = 2_000_000;
+/// What the gateway may hold for one address, as its configuration says, and what it takes besides.
+const MAX_HELD: u64 = 256 << 20;
+const BESIDES: u64 = 64 << 20;
+/// With `--check`, the slowest calls may take so many times as long beside the crowd.
+const MOST_TIMES: f64 = 2.0;
+
+#[derive(Args)]
+pub(crate) struct Crowd {
+    /// Connections that say nothing. Those that are closed are opened again.
+    #[arg(long, default_value = "4096", value_name = "N", value_parser = at_least_one)]
+    silent: NonZeroUsize,
+    /// Sessions that are asked for, each with 4 MB of capabilities.
+    #[arg(long, default_value = "1000", value_name = "N", value_parser = at_least_one)]
+    sessions: NonZeroUsize,
+    /// Clients that read nothing of what they ask for.
+    #[arg(long, default_value = "64", value_name = "N", value_parser = at_least_one)]
+    unread: NonZeroUsize,
+    /// How long callers are measured, without the crowd and with it.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// The program to measure [default: the one beside toolcrib-lab].
+    #[arg(long, value_name = "PATH")]
+    toolcrib: Option<PathBuf>,
+    /// Exit with code 1 if a call fails, the 99th percentile doubles, or memory grows by more than `max_held` and 64 MiB.
+    #[arg(long)]
+    check: bool,
+}
+
+/// What the crowd did.
+#[derive(Default)]
+struct Done {
+    over: AtomicBool,
+    opened: AtomicU64,
+    refused: AtomicU64,
+    peak: AtomicU64,
+}
+
+struct Report {
+    before: u64,
+    quiet: Calls,
+    crowded: Calls,
+    done: Arc<Done>,
+}
+
+impl Crowd {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        // Each connection is a file on both sides.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+        let measured = Box::pin(self.measure(context));
+        let report = context.cancel.run_until_cancelled(measured).await;
+        let report = report.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))?;
+        if context.ui.json {
+            Ui::json(report.document());
+        } else {
+            report.print();
+        }
+        Ok(if self.check && !report.holds() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    }
+
+    async fn measure(&self, context: &Context<'_>) -> anyhow::Result<Report> {
+        let scratch = Scratch::new()?;
+        gateways::write_configs(&scratch)?;
+        let serve = gateways::own(self.toolcrib.as_deref())?.into_iter().next().context("no gateway")?;
+        let running = serve.start(&scratch).await?;
+        let (url, pid) = (running.url().context("no address")?, running.pid().context("it has ended")?);
+        let mut callers = Vec::new();
+        for _ in 0..CALLERS {
+            callers.push(Arc::new(open(&url).await?));
+        }
+        call_for(Duration::from_millis(500), &callers).await?;
+        let before = resident(pid)?;
+        context.ui.status("Measuring", format!("{CALLERS} callers alone"));
+        let quiet = call_for(self.time, &callers).await?;
+        let (silent, sessions, unread) = (self.silent, self.sessions, self.unread);
+        context.ui.status(
+            "Measuring",
+            format!("beside {silent} silent connections, {sessions} long introductions, {unread} clients that read nothing"),
+        );
+        let done = Arc::<Done>::default();
+        let address = url.parse::<Uri>()?.authority().context("no host")?.to_string();
+        let mut crowd = JoinSet::new();
+        for _ in 0..silent.get() {
+            crowd.spawn(say_nothing(address.clone(), done.clone()));
+        }
+        for _ in 0..unread.get() {
+            crowd.spawn(read_nothing(url.clone(), done.clone()));
+        }
+        crowd.spawn(say_too_much(url.clone(), sessions.get(), done.clone()));
+        crowd.spawn(watch(pid, done.clone()));
+        let crowded = call_for(self.time, &callers).await;
+        done.over.store(true, Relaxed);
+        crowd.shutdown().await;
+        running.stop().await;
+        Ok(Report { before, quiet, crowded: crowded?, done })
+    }
+}
+
+/// A connection that says nothing, again and again.
+async fn say_nothing(address: String, done: Arc<Done>) {
+    while !done.over.load(Relaxed) {
+        if let Ok(mut stream) = TcpStream::connect(&address).await {
+            done.opened.fetch_add(1, Relaxed);
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A client that asks for long results and reads none of them.
+async fn read_nothing(url: String, done: Arc<Done>) {
+    let asking = async {
+        let client = open(&url).await?;
+        let mut held = Vec::new();
+        for _ in 0..UNREAD {
+            let request = client.identity.call("text", &json!({"bytes": UNREAD_BYTES}));
+            held.push(timeout(Duration::from_secs(5), client.begin(&request)).await);
+        }
+        anyhow::Ok(held)
+    };
+    let held = asking.await;
+    while !done.over.load(Relaxed) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    drop(held);
+}
+
+/// Sessions that say 4 MB of themselves, one after the other.
+async fn say_too_much(url: String, sessions: usize, done: Arc<Done>) {
+    let said = json!({"experimental": {"x": vec![0; SAID]}});
+    for _ in 0..sessions {
+        if done.over.load(Relaxed) {
+            return;
+        }
+        let opened = HttpClient::open(&url, Identity::new(Era::Legacy, said.clone())).await;
+        done.refused.fetch_add(u64::from(opened.is_err()), Relaxed);
+    }
+}
+
+/// The greatest memory of the gateway.
+async fn watch(pid: Pid, done: Arc<Done>) {
+    while !done.over.load(Relaxed) {
+        done.peak.fetch_max(resident(pid).unwrap_or_default(), Relaxed);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Report {
+    fn times(&self) -> f64 {
+        let quiet = at_percent(&self.quiet.times, 99).as_secs_f64();
+        at_percent(&self.crowded.times, 99).as_secs_f64() / quiet.max(f64::MIN_POSITIVE)
+    }
+
+    fn grown(&self) -> u64 {
+        self.done.peak.load(Relaxed).saturating_sub(self.before)
+    }
+
+    fn holds(&self) -> bool {
+        let failed = self.quiet.failed + self.crowded.failed;
+        failed == 0 && self.times() <= MOST_TIMES && self.grown() <= MAX_HELD + BESIDES
+    }
+
+    fn print(&self) {
+        let calls = |calls: &Calls| {
+            format!(
+                "{} calls, {} failed, p50 {}, p99 {}, max {}",
+                calls.times.len(),
+                calls.failed,
+                micros(at_percent(&calls.times, 50)),
+                micros(at_percent(&calls.times, 99)),
+                micros(at_percent(&calls.times, 100))
+            )
+        };
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        Ui::data(format!("{CALLERS} callers alone: {}", calls(&self.quiet)));
+        Ui::data(format!("beside the crowd: {} ({:.2} times p99)", calls(&self.crowded), self.times()));
+        Ui::data(format!(
+            "memory of the gateway: {} before, {} at most ({} held are allowed for one address)",
+            mib(self.before),
+            mib(self.done.peak.load(Relaxed)),
+            mib(MAX_HELD)
+        ));
+        Ui::data(format!(
+            "silent connections opened: {}; long introductions refused: {}",
+            self.done.opened.load(Relaxed),
+            self.done.refused.load(Relaxed)
+        ));
+    }
+
+    fn document(&self) -> serde_json::Value {
+        let us = |time: Duration| (time.as_secs_f64() * 1e7).round() / 10.0;
+        let calls = |calls: &Calls| {
+            let at = |percent| us(at_percent(&calls.times, percent));
+            json!({"calls": calls.times.len(), "failed": calls.failed,
+                "us": {"p50": at(50), "p99": at(99), "max": at(100)}})
+        };
+        json!({"schema": 1, "quiet": calls(&self.quiet), "crowded": calls(&self.crowded), "times_p99": self.times(),
+            "resident_bytes": {"before": self.before, "peak": self.done.peak.load(Relaxed)},
+            "silent_opened": self.done.opened.load(Relaxed), "introductions_refused": self.done.refused.load(Relaxed)})
+    }
+}

@@ -1,0 +1,389 @@
+//! What is held for the owner of a client, in bytes: messages half received, calls under way, sessions, subscriptions, answers that
+//! nobody reads. Each owner has one budget, and all owners together have one; what goes over it is refused, in words.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use rmcp::model::{ErrorCode, ErrorData};
+
+/// All owners may hold so many times what one may; then those go on alone who hold less than their share. With these it is twice
+/// as much at most.
+const ALL: usize = 2;
+/// What waits for clients to read has a budget of its own, so that calls end well while others are under way, of which this is the
+/// part that those can fill who do not read: who reads has the rest, for short messages that come first.
+const OF_WAITING: usize = 2;
+const SHORT: usize = 64 << 10;
+/// What is counted for a request under way besides its message, and for a session: tasks, tables, queues.
+pub(super) const OF_REQUEST: usize = 8 << 10;
+pub(super) const OF_SESSION: usize = 8 << 10;
+/// The code of a refusal: as of other limits.
+pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
+
+/// What all owners hold.
+#[derive(Debug)]
+pub(crate) struct TotalBudget {
+    held: AtomicUsize,
+    most: usize,
+    /// Owners that hold anything.
+    owners: AtomicUsize,
+}
+
+impl TotalBudget {
+    /// Of owners that may hold so much each.
+    pub(crate) fn new(each: usize) -> Arc<Self> {
+        Arc::new(Self {
+            held: AtomicUsize::new(0),
+            most: each.saturating_mul(ALL),
+            owners: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// What one owner holds, and may hold.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Who it is, in words.
+    whose: String,
+    most: usize,
+    held: AtomicUsize,
+    /// The part of it that waits for clients to read.
+    waiting: AtomicUsize,
+    total: Arc<TotalBudget>,
+    own_servers: AtomicUsize,
+    most_own_servers: usize,
+}
+
+impl Default for Budget {
+    /// Without an end.
+    fn default() -> Self {
+        let total = TotalBudget { held: 0.into(), most: usize::MAX, owners: 0.into() };
+        Self::new("the client".to_owned(), usize::MAX, usize::MAX, &Arc::new(total))
+    }
+}
+
+impl Budget {
+    /// Of `whose`, who may hold `most` bytes, and so many servers of their own.
+    pub(crate) fn new(whose: String, most: usize, most_own_servers: usize, total: &Arc<TotalBudget>) -> Self {
+        let [held, waiting, own_servers] = [(); 3].map(|()| AtomicUsize::new(0));
+        Self { whose, most, held, waiting, total: total.clone(), own_servers, most_own_servers }
+    }
+
+    /// Takes so many bytes, until what is given back is dropped.
+    ///
+    /// # Errors
+    /// The owner, or all of them, hold too much.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, BudgetFull> {
+        let mut held = self.nothing();
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    /// As [`Budget::take`], for what waits until a client reads. `is_first`: nothing waits there yet.
+    ///
+    /// # Errors
+    /// As [`Budget::take`]; what waits is more than it may be.
+    pub(super) fn take_waiting(self: &Arc<Self>, bytes: usize, is_first: bool) -> Result<Held, BudgetFull> {
+        let mut held = self.nothing_waiting();
+        held.grow_waiting(bytes, is_first)?;
+        Ok(held)
+    }
+
+    /// Nothing yet.
+    pub(crate) fn nothing(self: &Arc<Self>) -> Held {
+        Held { budget: self.clone(), bytes: 0, is_waiting: false }
+    }
+
+    /// Nothing yet that waits until a client reads.
+    pub(super) fn nothing_waiting(self: &Arc<Self>) -> Held {
+        Held { budget: self.clone(), bytes: 0, is_waiting: true }
+    }
+
+    /// No servers of one's own yet.
+    pub(super) fn no_servers(self: &Arc<Self>) -> OwnServers {
+        OwnServers { budget: self.clone(), servers: 0 }
+    }
+
+    fn add(&self, bytes: usize, most: usize, is_waiting: bool) -> Result<(), BudgetFull> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let held = self.held.fetch_add(bytes, Relaxed);
+        if held == 0 {
+            self.total.owners.fetch_add(1, Relaxed);
+        }
+        let all = self.total.held.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        let own = held.saturating_add(bytes);
+        let before = match is_waiting {
+            true => self.waiting.fetch_add(bytes, Relaxed),
+            false => held.saturating_sub(self.waiting.load(Relaxed)),
+        };
+        let whose = || self.whose.clone();
+        let full = if before.saturating_add(bytes) > most {
+            Some(BudgetFull::Owner { whose: whose(), held: before, wanted: bytes, most: self.most })
+        } else if all > self.total.most && own > self.total.most / self.total.owners.load(Relaxed).max(1) {
+            Some(BudgetFull::All { whose: whose(), wanted: bytes, most: self.total.most })
+        } else {
+            None
+        };
+        full.map_or(Ok(()), |full| {
+            self.give_back(bytes, is_waiting);
+            Err(full)
+        })
+    }
+
+    fn give_back(&self, bytes: usize, is_waiting: bool) {
+        if bytes == 0 {
+            return;
+        }
+        if is_waiting {
+            self.waiting.fetch_sub(bytes, Relaxed);
+        }
+        self.total.held.fetch_sub(bytes, Relaxed);
+        if self.held.fetch_sub(bytes, Relaxed) == bytes {
+            self.total.owners.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Bytes that are held now.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+}
+
+/// Bytes that are held for an owner, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    budget: Arc<Budget>,
+    bytes: usize,
+    is_waiting: bool,
+}
+
+impl Held {
+    /// Takes more.
+    ///
+    /// # Errors
+    /// There is no room for it: nothing is taken.
+    pub(crate) fn grow(&mut self, more: usize) -> Result<(), BudgetFull> {
+        self.budget.add(more, self.budget.most, self.is_waiting)?;
+        self.bytes += more;
+        Ok(())
+    }
+
+    /// As [`Held::grow`], for what waits until a client reads. `is_first`: nothing waits there yet.
+    ///
+    /// # Errors
+    /// As [`Held::grow`]; what waits is more than it may be.
+    pub(super) fn grow_waiting(&mut self, more: usize, is_first: bool) -> Result<(), BudgetFull> {
+        let most = self.budget.most;
+        let most = if is_first && more <= SHORT { most } else { most / OF_WAITING };
+        self.budget.add(more, most, self.is_waiting)?;
+        self.bytes += more;
+        Ok(())
+    }
+
+    /// Of which budget they are.
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives some back.
+    pub(crate) fn shrink(&mut self, less: usize) {
+        let less = less.min(self.bytes);
+        self.bytes -= less;
+        self.budget.give_back(less, self.is_waiting);
+    }
+
+    /// Holds so many from now on.
+    ///
+    /// # Errors
+    /// There is no room for more: all stays as it is.
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), BudgetFull> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.grow(more),
+            None => {
+                self.shrink(self.bytes - bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// All that is held, and nothing here any more.
+    pub(crate) fn take_all(&mut self) -> Self {
+        Self {
+            budget: self.budget.clone(),
+            bytes: std::mem::take(&mut self.bytes),
+            is_waiting: self.is_waiting,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes, self.is_waiting);
+    }
+}
+
+/// A text that counts until it is dropped.
+pub(crate) struct HeldText {
+    text: String,
+    _held: Held,
+}
+
+impl HeldText {
+    pub(super) fn new(text: String, held: Held) -> Self {
+        Self { text, _held: held }
+    }
+}
+
+impl AsRef<[u8]> for HeldText {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+/// Servers of its own that a client has, until this is dropped.
+#[derive(Debug)]
+pub(super) struct OwnServers {
+    budget: Arc<Budget>,
+    servers: usize,
+}
+
+impl OwnServers {
+    /// Has so many at least from now on.
+    ///
+    /// # Errors
+    /// The owner would have too many: nothing changes.
+    pub(super) fn grow_to(&mut self, servers: usize) -> Result<(), BudgetFull> {
+        let more = servers.saturating_sub(self.servers);
+        let Budget { own_servers, most_own_servers, whose, .. } = &*self.budget;
+        let before = own_servers.fetch_add(more, Relaxed);
+        if more > 0 && before.saturating_add(more) > *most_own_servers {
+            own_servers.fetch_sub(more, Relaxed);
+            return Err(BudgetFull::Servers { whose: whose.clone(), most: *most_own_servers });
+        }
+        self.servers += more;
+        Ok(())
+    }
+}
+
+impl Drop for OwnServers {
+    fn drop(&mut self) {
+        self.budget.own_servers.fetch_sub(self.servers, Relaxed);
+    }
+}
+
+/// Why nothing more is held for an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BudgetFull {
+    /// It holds too much.
+    Owner { whose: String, held: usize, wanted: usize, most: usize },
+    /// All together do, and it holds more than its share.
+    All { whose: String, wanted: usize, most: usize },
+    /// It has too many servers of its own.
+    Servers { whose: String, most: usize },
+}
+
+impl fmt::Display for BudgetFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Owner { whose, held, wanted, most } => write!(
+                f,
+                "too much is held for {whose} (messages, calls under way, sessions, subscriptions; answers that are not read): {}, and {} more \
+                 for this; `max_held` in [gateway] is {}",
+                size(*held),
+                size(*wanted),
+                size(*most)
+            ),
+            Self::All { whose, wanted, most } => write!(
+                f,
+                "too much is held for all clients together: there are no {} more for {whose}; `max_held` in [gateway] allows {} for all",
+                size(*wanted),
+                size(*most)
+            ),
+            Self::Servers { whose, most } => write!(
+                f,
+                "too many servers of their own (`scope = \"client\"`) are there for {whose}: `max_own_servers` in [gateway] is {most}; end \
+                 sessions that are not used"
+            ),
+        }
+    }
+}
+
+impl From<BudgetFull> for ErrorData {
+    fn from(full: BudgetFull) -> Self {
+        Self::new(REFUSED, full.to_string(), None)
+    }
+}
+
+/// `1.5 MiB`.
+pub(crate) fn size(bytes: usize) -> String {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes.is_multiple_of(unit) => format!("{} {name}", bytes / unit),
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budgets(each: usize, names: &[&str]) -> Vec<Arc<Budget>> {
+        let total = TotalBudget::new(each);
+        names.iter().map(|name| Arc::new(Budget::new((*name).to_owned(), each, 2, &total))).collect()
+    }
+
+    #[test]
+    fn an_owner_holds_no_more_than_its_budget() {
+        let [one] = &budgets(100, &["token `a`"])[..] else { unreachable!() };
+        let mut held = one.take(60).unwrap();
+        let full = one.take(41).unwrap_err();
+        assert!(full.to_string().contains("60 bytes") && full.to_string().contains("`max_held`"), "{full}");
+        held.set(10).unwrap();
+        let other = one.take(90).unwrap();
+        assert!(held.grow(1).is_err() && held.set(11).is_err());
+        drop(held);
+        let moved = { other }.take_all();
+        let waiting = one.take_waiting(50, false).unwrap();
+        assert!(one.take_waiting(1, false).is_err() && one.take_waiting(1, true).is_ok(), "beside the rest");
+        drop(waiting);
+        assert_eq!(one.held(), 90);
+        drop(moved);
+        assert_eq!((one.held(), one.total.held.load(Relaxed), one.total.owners.load(Relaxed)), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_holds_little_has_room_while_others_fill_all() {
+        let all = budgets(100, &["a", "b", "c", "d"]);
+        let held: Vec<Held> = all[..2].iter().map(|one| one.take(100).unwrap()).collect();
+        assert!(matches!(all[2].take(80), Err(BudgetFull::All { .. })));
+        let small = all[2].take(60).unwrap();
+        assert!(all[3].take(50).is_ok());
+        drop(held);
+        assert!(all[3].take(100).is_ok());
+        drop(small);
+    }
+
+    #[test]
+    fn own_servers_are_counted_for_each_owner() {
+        let all = budgets(100, &["a", "b"]);
+        let [mut one, mut more, mut other] = [&all[0], &all[0], &all[1]].map(Budget::no_servers);
+        assert!(one.grow_to(1).is_ok() && one.grow_to(2).is_ok() && one.grow_to(1).is_ok());
+        let full = more.grow_to(1).unwrap_err().to_string();
+        assert!(full.contains("`max_own_servers` in [gateway] is 2"), "{full}");
+        assert!(other.grow_to(1).is_ok());
+        drop(one);
+        assert!(more.grow_to(2).is_ok());
+    }
+}

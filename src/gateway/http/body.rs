@@ -1,0 +1,120 @@
+//! The body of a request, which counts for who sends it before it is complete.
+
+use std::{sync::Arc, time::Duration};
+
+use http_body_util::BodyExt as _;
+use hyper::{
+    StatusCode,
+    body::{Body as _, Bytes, Incoming},
+};
+use tokio::time::timeout;
+
+use super::{
+    HttpState, Question,
+    answers::{Answer, INVALID_REQUEST, refusal},
+    callers::over_budget,
+    closing,
+    headers::check_content_type,
+};
+use crate::gateway::{Budget, BudgetFull, Held};
+
+/// Bytes that are not counted, and the least that is taken at once: the number of connections bounds them. So a client can cancel
+/// and end what it has while there is room for nothing more.
+const SHORT: usize = 16 << 10;
+/// How long the rest of a body that is refused is read and dropped: a client that goes on sending may not see the answer.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// A whole body.
+pub(super) struct HeldBody {
+    text: Vec<u8>,
+    _held: Held,
+}
+
+/// Why there is no body.
+enum BodyFault {
+    TooLong,
+    /// The client ended it before its end.
+    Broken,
+    Full(BudgetFull),
+}
+
+impl HeldBody {
+    /// Reads a body of at most `most` bytes.
+    ///
+    /// # Errors
+    /// It is longer, breaks off, or is more than may be held.
+    async fn read(body: &mut Incoming, most: usize, budget: &Arc<Budget>) -> Result<Self, BodyFault> {
+        let (mut text, mut held) = (Vec::new(), budget.nothing());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| BodyFault::Broken)?;
+            let Ok(data) = frame.into_data() else { continue };
+            let length = text.len() + data.len();
+            if length > most {
+                return Err(BodyFault::TooLong);
+            }
+            if length > text.capacity() {
+                // Room grows as that of every vector, up to what a body may have.
+                let room = length.max(2 * text.capacity()).max(SHORT).min(most);
+                if room > SHORT {
+                    held.set(room).map_err(BodyFault::Full)?;
+                }
+                text.reserve_exact(room - text.len());
+            }
+            text.extend_from_slice(&data);
+        }
+        Ok(Self { text, _held: held })
+    }
+
+    pub(super) fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl HttpState {
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// It is too long, takes too long, breaks off, is of another type, or more than may be held for who sends it.
+    pub(super) async fn read(&self, question: &Question, mut body: Incoming) -> Result<HeldBody, Answer> {
+        check_content_type(&question.headers)?;
+        let most = self.config.max_body;
+        let too_long = || {
+            let why = format!("a message may have {most} bytes: see `max_body` in [gateway]");
+            closing(refusal(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &why))
+        };
+        if body.size_hint().lower() > most as u64 {
+            return Err(too_long());
+        }
+        let reading = HeldBody::read(&mut body, most, &question.caller.budget);
+        match timeout(self.config.read_timeout, reading).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(BodyFault::TooLong)) => {
+                drop_rest(&mut body, most).await;
+                Err(too_long())
+            }
+            Ok(Err(BodyFault::Full(full))) => {
+                drop_rest(&mut body, most).await;
+                Err(closing(over_budget(&full)))
+            }
+            Ok(Err(BodyFault::Broken)) => {
+                Err(closing(refusal(StatusCode::BAD_REQUEST, INVALID_REQUEST, "the message breaks off")))
+            }
+            Err(_) => {
+                let why = "the message took too long";
+                Err(closing(refusal(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, why)))
+            }
+        }
+    }
+}
+
+/// Reads on without keeping anything, for a moment and up to `most` bytes.
+async fn drop_rest(body: &mut Incoming, most: usize) {
+    let reading = async {
+        let mut left = most;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(less) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+            left = less;
+        }
+    };
+    let _ = timeout(DRAIN, reading).await;
+}

@@ -1,0 +1,186 @@
+//! What is held for an owner: more than its budget is refused, in words, and others go on.
+
+use super::*;
+
+const TOKENS: &str = r#"
+tokens = [
+  { name = "greedy", token = "greedy-token-0123456789" },
+  { name = "modest", token = "modest-token-0123456789" },
+]
+"#;
+const GREEDY: &str = "greedy-token-0123456789";
+const MODEST: &str = "modest-token-0123456789";
+
+fn gate(servers: &str, limits: &str) -> Gate {
+    Gate::new(&format!("{servers}[gateway]\n{limits}{TOKENS}"))
+}
+
+fn begin(gate: &Gate, token: &str, path: &str) -> String {
+    let made = gate.with_token(token, &format!("POST {path}"), None, &initialize("2025-11-25"));
+    made.header("mcp-session-id").unwrap_or_else(|| panic!("{made:?}")).to_owned()
+}
+
+/// Lists of many small values take many times their text.
+fn zeros(count: usize) -> Value {
+    json!(vec![0; count])
+}
+
+#[test]
+fn what_a_client_says_of_itself_is_short() {
+    let gate = Gate::new(FIXTURE);
+    let mut hello = initialize("2025-11-25");
+    hello["params"]["capabilities"] = json!({"experimental": {"x": zeros(40_000)}});
+    let refused = gate.ask("POST /mcp", &JSON, &hello.to_string());
+    assert!(refused.header("mcp-session-id").is_none(), "{refused:?}");
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("65536"), "{refused:?}");
+    let (headers, mut message) = modern(1, "tools/call", json!({"name": "fix__pid", "arguments": {}}));
+    message["params"]["_meta"][CAPABILITIES] = json!({"experimental": {"x": zeros(40_000)}});
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+    let refused = gate.ask("POST /mcp", &headers, &message.to_string());
+    assert!(refused.body.contains("65536"), "{refused:?}");
+}
+
+#[test]
+fn messages_that_are_half_received_count_for_their_owner() {
+    let gate = gate(FIXTURE, "max_held = \"1MiB\"\n");
+    let session = begin(&gate, MODEST, "/mcp");
+    let half = |token: &str| {
+        let mut connection = gate.connect();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+             Content-Length: 400000\r\n\r\n{{\"x\":\"{}",
+            gate.address,
+            "x".repeat(300_000)
+        );
+        let _ = connection.stream.get_mut().write_all(head.as_bytes());
+        connection
+    };
+    // Each has room for 512 KiB by now.
+    let halves = [half(GREEDY), half(GREEDY)];
+    let discover = || gate.with_token(GREEDY, "POST /mcp", None, &initialize("2025-11-25"));
+    wait_for("a refusal", || discover().status == 429);
+    let refused = discover();
+    assert_eq!(refused.header("retry-after"), Some("1"), "{refused:?}");
+    assert!(refused.body.contains("token `greedy`") && refused.body.contains("max_held"), "{refused:?}");
+    let other =
+        gate.with_token(MODEST, "POST /mcp", Some(&session), &call(1, "fix__echo", &json!({"text": "x"})));
+    assert_eq!(other.text(), "x");
+    drop(halves);
+    wait_for("room", || discover().status == 200);
+}
+
+#[test]
+fn arguments_count_as_values_while_they_are_checked() {
+    let gate = gate(FIXTURE, "max_held = \"4MiB\"\n");
+    let session = begin(&gate, GREEDY, "/mcp");
+    let ask = |id: u64, arguments: &Value| {
+        gate.with_token(GREEDY, "POST /mcp", Some(&session), &call(id, "fix__echo", arguments))
+    };
+    let refused = ask(1, &json!({"text": "x", "more": zeros(100_000)}));
+    let why = refused.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("while they are checked") && why.contains("max_held"), "{refused:?}");
+    // As long, and little as values.
+    assert_eq!(ask(2, &json!({"text": "x".repeat(200_000)})).text().len(), 200_000);
+    assert_eq!(ask(3, &json!({"text": "x"})).text(), "x", "nothing is held any more");
+}
+
+#[test]
+fn calls_under_way_count_for_their_owner() {
+    let gate = gate(FIXTURE, "max_held = \"2MiB\"\n");
+    let [session, other] = [GREEDY, MODEST].map(|token| begin(&gate, token, "/mcp/fix"));
+    let bearer = format!("Bearer {GREEDY}");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session), ("Authorization", &*bearer)]].concat();
+    let sleeping: Vec<Connection> = (1..9)
+        .map(|id| {
+            let mut connection = gate.connect();
+            let arguments = json!({"ms": 20_000, "pad": "x".repeat(200_000)});
+            connection.send("POST /mcp/fix", &headers, &call(id, "sleep", &arguments).to_string());
+            connection
+        })
+        .collect();
+    let asked = |token: &str, session: &str| {
+        gate.with_token(
+            token,
+            "POST /mcp/fix",
+            Some(session),
+            &call(20, "echo", &json!({"text": "x".repeat(200_000)})),
+        )
+    };
+    wait_for("a refusal", || asked(GREEDY, &session).status == 429);
+    let refused = asked(GREEDY, &session);
+    assert_eq!(refused.header("retry-after"), Some("1"), "{refused:?}");
+    assert!(refused.body.contains("token `greedy`"), "{refused:?}");
+    assert_eq!(asked(MODEST, &other).text().len(), 200_000);
+    // Clients of this version cancel a call by a message.
+    for id in 1..9 {
+        let cancel =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+        gate.with_token(GREEDY, "POST /mcp/fix", Some(&session), &cancel);
+    }
+    wait_for("room", || asked(GREEDY, &session).status == 200);
+    drop(sleeping);
+}
+
+#[test]
+fn watched_resources_count_and_have_short_names() {
+    let rich = "[servers.rich]\ncommand = FIXTURE\nargs = [\"rich\"]\n";
+    let gate = gate(rich, "max_held = \"200KiB\"\n");
+    let session = begin(&gate, GREEDY, "/mcp/rich");
+    let watch = |number: usize, length: usize| {
+        let uri = format!("rich://{number:04}{}", "x".repeat(length));
+        let message =
+            json!({"jsonrpc": "2.0", "id": number, "method": "resources/subscribe", "params": {"uri": uri}});
+        gate.with_token(GREEDY, "POST /mcp/rich", Some(&session), &message)
+    };
+    let refused = watch(1, 9000);
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("8192"), "{refused:?}");
+    let answers: Vec<Reply> = (2..20).map(|number| watch(number, 8000)).collect();
+    let taken = answers.iter().filter(|answer| answer.body.contains("result")).count();
+    assert!((1..8).contains(&taken), "{taken}");
+    assert!(answers.last().unwrap().body.contains("token `greedy`"), "{:?}", answers.last());
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    assert_eq!(gate.with_token(GREEDY, "DELETE /mcp/rich", Some(&session), &message).status, 204);
+    let session = begin(&gate, GREEDY, "/mcp/rich");
+    let one =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": "rich://one"}});
+    assert!(gate.with_token(GREEDY, "POST /mcp/rich", Some(&session), &one).body.contains("result"));
+}
+
+#[test]
+fn servers_of_their_own_are_limited_for_each_owner() {
+    let gate = gate(&format!("{FIXTURE}scope = \"client\"\n"), "max_own_servers = 2\n");
+    let ask = |token: &str, session: &str| {
+        gate.with_token(token, "POST /mcp", Some(session), &call(1, "fix__pid", &json!({}))).answer()
+    };
+    let sessions: Vec<String> = (0..4).map(|_| begin(&gate, GREEDY, "/mcp")).collect();
+    assert!(sessions[..2].iter().all(|session| ask(GREEDY, session).get("result").is_some()));
+    let refused = ask(GREEDY, &sessions[2]);
+    assert_eq!(refused["error"]["code"], -32000, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("max_own_servers"), "{refused}");
+    assert!(ask(MODEST, &begin(&gate, MODEST, "/mcp")).get("result").is_some());
+    gate.with_token(GREEDY, "DELETE /mcp", Some(&sessions[0]), &json!({}));
+    wait_for("room", || ask(GREEDY, &sessions[3]).get("result").is_some());
+}
+
+#[test]
+fn clients_that_read_nothing_leave_room_for_others() {
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_held = \"2MiB\"\n"));
+    // More than there is room for; not so much that the server is at work on it for long.
+    let silent: Vec<Connection> = (0..5)
+        .map(|_| {
+            let session = gate.session("/mcp", "2025-11-25");
+            let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
+            let mut connection = gate.connect();
+            for id in 0..3 {
+                let big = call(id, "fix__big", &json!({"bytes": 900_000})).to_string();
+                connection.send("POST /mcp", &headers, &big);
+            }
+            connection
+        })
+        .collect();
+    let session = gate.session("/mcp", "2025-11-25");
+    for id in 0..20 {
+        assert_eq!(gate.legacy(&session, &call(id, "fix__echo", &json!({"text": "x"}))).text(), "x");
+    }
+    drop(silent);
+}
