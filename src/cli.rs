@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin` |
-//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `warm` |
+//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` | `submit`, `worker`, `results`, `cancel` |
@@ -50,6 +50,7 @@ use self::{
         install::Install,
         lock::Lock,
         login::{Login, Logout},
+        trust::AllowConfig,
         warm::Warm,
     },
     terminal::{
@@ -147,6 +148,9 @@ enum Command {
     /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. It starts a
     /// daemon if none runs; that daemon stays for later clients, and ends after 30 minutes without one. Progress of a
     /// call is forwarded to the client that asked for it.
+    ///
+    /// The configuration must have been used by hand (as by `check` or `install`) or allowed by `toolcrib trust`, as it is now; else
+    /// the client gets the error.
     Connect(Connect),
     /// Watch the daemon's servers and their events on the full screen; `q` quits.
     #[cfg(feature = "top")]
@@ -208,6 +212,13 @@ enum Command {
     Login(Login),
     /// Forget the login at a remote server, and end its tokens where the authorization server can.
     Logout(Logout),
+    /// Allow the configuration to be started for MCP clients (`connect`), as it is now: nobody looks at it then. It shows what the
+    /// configuration starts and asks, and starts nothing.
+    ///
+    /// Every other command that starts servers allows it as well: it shows what is new before it starts it. The configuration counts by
+    /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a
+    /// secret); after a change, use or allow it again. The configuration in ~/.config/toolcrib needs no permission.
+    Trust(AllowConfig),
     /// Start every server once, report what works and what fails, and stop them.
     Check(Check),
     /// Install the packages of servers ahead of time, and find out what their runners (npx, uvx, ...) start.
@@ -330,6 +341,7 @@ impl Command {
             Self::Lock(lock) => context.in_runtime(lock.run(context)),
             Self::Login(login) => context.in_runtime(login.run(context)),
             Self::Logout(logout) => context.in_runtime(logout.run(context)),
+            Self::Trust(trust) => trust.run(context),
             Self::Check(check) => context.in_runtime(check.run(context)),
             Self::Warm(warm) => context.in_runtime(warm.run(context)),
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),

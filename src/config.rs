@@ -26,7 +26,7 @@
 
 use std::{
     collections::BTreeMap,
-    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
+    num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -37,7 +37,6 @@ use indexmap::IndexMap;
 use crate::{
     error::{ConfigError, Error, Result, nearest},
     retry::RetryPolicy,
-    task::DefaultScore,
     tool::ServerName,
 };
 
@@ -55,7 +54,9 @@ mod tests;
 
 pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
+pub(crate) use file::dotenv::kept_of_env_file;
 pub(crate) use file::foreign::files_in as foreign_files;
+pub(crate) use file::import::files_of_clients;
 #[cfg(feature = "cli")]
 pub(crate) use file::import::plain::without_secrets;
 #[cfg(feature = "import")]
@@ -83,6 +84,7 @@ pub use values::price::TokenPrice;
 pub use values::renames::ToolRenames;
 pub use values::reuse::*;
 pub use values::rules::{DenyRule, Fallback, FallbackWhen};
+pub use values::run::RunConfig;
 pub use values::server::*;
 pub use values::task_values::{TaskValues, TaskVariable};
 
@@ -97,6 +99,8 @@ pub struct Config {
     /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
     /// read or not.
     pub files: Vec<PathBuf>,
+    /// Those of them that are env files.
+    pub(crate) env_files: Vec<PathBuf>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once.
@@ -157,6 +161,7 @@ impl Default for Config {
         Self {
             file: None,
             files: Vec::new(),
+            env_files: Vec::new(),
             servers: IndexMap::new(),
             start_jobs: StartJobs::default(),
             guard: Guard::Auto,
@@ -186,7 +191,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The names of a configuration file that are looked for, in this order.
+    /// The names of a configuration file that are looked for. A folder has one of them.
     pub const NAMES: [&str; 2] = ["toolcrib.toml", "servers.toml"];
     /// The name of the lockfile.
     pub const LOCK_NAME: &str = "toolcrib.lock";
@@ -290,20 +295,6 @@ impl Config {
         let wanted = |name: &&ServerName| patterns.is_empty() || kept.contains(*name);
         Ok(self.servers.keys().filter(wanted).cloned().collect())
     }
-}
-
-/// The `[run]` table: runs of many tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RunConfig {
-    /// Tasks that run at once.
-    pub jobs: Option<NonZeroUsize>,
-    /// The scope of all servers, in place of their own.
-    pub scope: Option<Scope>,
-    /// How often each task is carried out.
-    pub k: Option<NonZeroU32>,
-    /// The scorer of tasks that have a target and name none.
-    pub score: Option<DefaultScore>,
 }
 
 /// What a model server speaks.

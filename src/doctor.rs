@@ -26,12 +26,16 @@ mod orphans;
 #[cfg(feature = "nats")]
 mod store;
 mod templates;
+#[cfg(feature = "daemon")]
+mod trust;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 #[cfg(feature = "nats")]
 pub use self::store::store;
 use self::templates::TemplateForecasts;
+#[cfg(feature = "daemon")]
+pub use self::trust::trust;
 pub use self::{machine::machine, orphans::orphans};
 use crate::{
     config::{Config, Endpoint, LlmConfig, Order, ServerEntry, StdioConfig},

@@ -157,6 +157,8 @@ pub mod task;
 mod text;
 pub mod tool;
 mod trace;
+#[cfg(feature = "daemon")]
+pub mod trust;
 #[cfg(feature = "view")]
 pub mod view;
 #[cfg(feature = "watch")]

@@ -1,5 +1,7 @@
 //! Shared by all commands: the configuration, the running servers, and the teardown at every end.
 
+mod by_hand;
+
 use std::{
     future::Future,
     net::SocketAddr,
@@ -14,6 +16,7 @@ use toolcrib::config::ConfigOverrides;
 use toolcrib::error::RemoteError;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
+pub(super) use self::by_hand::rows as news_rows;
 use super::{
     signals::{Signals, until_killed},
     terminal::{
@@ -149,19 +152,37 @@ impl Context<'_> {
         }
     }
 
-    /// The configuration, with what imports did not understand as warnings.
+    /// The configuration of a command that starts or asks what it says, with what imports did not understand as warnings. What is
+    /// new in it is shown, and counts as used by hand.
     pub(super) fn load(&self) -> Result<Config, Error> {
         self.load_from(self.config.as_deref())
     }
 
     /// The same with settings that have precedence over those of the file.
     pub(super) fn load_with(&self, set: &[String]) -> Result<Config, Error> {
-        self.load_all(self.config.as_deref(), &ConfigOverrides::new(self.profile.clone(), set.to_vec()))
+        let config =
+            self.read(self.config.as_deref(), &ConfigOverrides::new(self.profile.clone(), set.to_vec()))?;
+        self.by_hand(&config, true);
+        Ok(config)
     }
 
     /// The same of another file than that of `--config`.
     pub(super) fn load_from(&self, file: Option<&Path>) -> Result<Config, Error> {
-        self.load_all(file, &ConfigOverrides::new(self.profile.clone(), Vec::new()))
+        let config = self.read(file, &ConfigOverrides::new(self.profile.clone(), Vec::new()))?;
+        self.by_hand(&config, true);
+        Ok(config)
+    }
+
+    /// The configuration of a command that starts and asks nothing of it.
+    pub(super) fn look(&self) -> Result<Config, Error> {
+        self.read(self.config.as_deref(), &ConfigOverrides::new(self.profile.clone(), Vec::new()))
+    }
+
+    /// The configuration after an edit that is followed: nobody may look, so that it does not count as used by hand.
+    pub(super) fn follow(&self) -> Result<Config, Error> {
+        let config = self.look()?;
+        self.by_hand(&config, false);
+        Ok(config)
     }
 
     /// The same with another profile, and without its notes.
@@ -170,7 +191,7 @@ impl Context<'_> {
         Config::load_with(self.config.as_deref(), &Env::process(), &overrides)
     }
 
-    fn load_all(&self, file: Option<&Path>, overrides: &ConfigOverrides) -> Result<Config, Error> {
+    fn read(&self, file: Option<&Path>, overrides: &ConfigOverrides) -> Result<Config, Error> {
         let config = Config::load_with(file, &Env::process(), overrides)?;
         output::learn(&config.secrets);
         for note in &config.notes {

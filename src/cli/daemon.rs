@@ -7,6 +7,7 @@ pub(super) mod down;
 pub(super) mod logs;
 pub(super) mod process;
 pub(super) mod ps;
+pub(super) mod refusal;
 mod relay;
 #[cfg(feature = "top")]
 pub(super) mod top;

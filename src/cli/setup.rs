@@ -6,4 +6,5 @@ pub(super) mod import;
 pub(super) mod install;
 pub(super) mod lock;
 pub(super) mod login;
+pub(super) mod trust;
 pub(super) mod warm;

@@ -10,7 +10,7 @@ const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", 
 const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
 
 /// Words of other programs, and the command that is meant.
-const OTHERS: [(&[&str], &str); 15] = [
+const OTHERS: [(&[&str], &str); 16] = [
     (
         &["resume", "continue", "retry", "rerun"],
         "run the command that began a run again: it continues it (`toolcrib runs show RUN` has the command)",
@@ -18,6 +18,10 @@ const OTHERS: [(&[&str], &str); 15] = [
     (
         &["monitor", "watch", "health", "tail", "logs"],
         "`toolcrib top` shows the daemon's servers live, `toolcrib ps` once, `toolcrib doctor` what keeps servers from starting",
+    ),
+    (
+        &["allow", "permit", "untrust"],
+        "`toolcrib trust` allows a configuration, `toolcrib trust --remove` takes it back",
     ),
     (&["version"], "`toolcrib --version` prints the version"),
     (

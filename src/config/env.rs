@@ -101,7 +101,7 @@ impl Env {
 
     /// The configuration of the user, whether there is one or not: `toolcrib/servers.toml` in `$XDG_CONFIG_HOME` or
     /// `~/.config`.
-    pub(super) fn user_config(&self) -> Option<PathBuf> {
+    pub(crate) fn user_config(&self) -> Option<PathBuf> {
         let folder =
             self.folder_of("XDG_CONFIG_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".config")));
         Some(folder?.join("toolcrib/servers.toml"))

@@ -278,8 +278,17 @@ fn the_configuration_file_is_found() {
     write("repo/servers.toml", "repo");
     write("repo/a/servers.toml", "near");
     assert_eq!(find("repo/a/b", &home).unwrap(), "near");
-    write("repo/a/toolcrib.toml", "named");
-    assert_eq!(find("repo/a/b", &home).unwrap(), "named");
+    write("repo/a/toolcrib.toml", "other");
+    for both in [
+        find("repo/a/b", &home),
+        Config::locate(Some(&root.join("repo/a")), &Env::default()).map(|_| String::new()),
+    ] {
+        let error = both.unwrap_err();
+        assert!(error.to_string().contains("repo/a has both toolcrib.toml and servers.toml"), "{error}");
+        assert!(error.help().unwrap().contains("--config"), "{error:?}");
+    }
+    fs::remove_file(root.join("repo/a/servers.toml")).unwrap();
+    assert_eq!(find("repo/a/b", &home).unwrap(), "other");
     let xdg = [home[0].clone(), ("XDG_CONFIG_HOME", root.join("xdg").display().to_string())];
     assert_eq!(find("plain/a", &xdg).unwrap(), "xdg");
     let chosen = [home[0].clone(), ("TOOLCRIB_CONFIG", "../servers.toml".to_owned())];

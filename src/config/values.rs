@@ -15,5 +15,6 @@ pub(super) mod price;
 pub(super) mod renames;
 pub(super) mod reuse;
 pub(super) mod rules;
+pub(super) mod run;
 pub(super) mod server;
 pub(super) mod task_values;

@@ -69,6 +69,9 @@ pub struct DaemonOptions {
     pub lenient: bool,
     /// Serves metrics for Prometheus here, with the feature `serve`. `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Takes a configuration only as it was used by hand or allowed ([`Trust`](crate::trust::Trust)), edits of it too: for one
+    /// that is started where nobody looks.
+    pub trusted: bool,
 }
 
 impl DaemonOptions {
@@ -82,6 +85,7 @@ impl DaemonOptions {
             idle: None,
             lenient: false,
             metrics: None,
+            trusted: false,
         }
     }
 }
@@ -125,9 +129,7 @@ pub async fn serve_daemon(
     DaemonPlace::leave_word(&lock, &new_mark()).map_err(failed)?;
     // The log of an earlier daemon is not needed any more.
     let _ = place.open_log().and_then(|log| log.set_len(0));
-    let servers =
-        DaemonServers::new(options.config.clone(), env, options.only.clone(), options.jobs, options.locked)
-            .await;
+    let servers = DaemonServers::new(&options, env).await;
     let ready = async {
         let servers = servers?;
         let metrics = match options.metrics {
@@ -293,6 +295,7 @@ impl ServeLoop<'_> {
             only: some.then(|| desired.wanted().cloned().collect()),
             locked: desired.config.lock_file.is_some(),
             metrics: self.state.metrics,
+            trusted: self.state.servers.is_trusted(),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 
-use super::{log::Log, short_hash};
+use super::{DaemonOptions, log::Log, short_hash};
 use crate::{
     bounded,
     config::{Config, Env, StartJobs},
@@ -27,6 +27,7 @@ use crate::{
     process::TeardownScope,
     start::{ServerEvent, StopReport},
     tool::ServerName,
+    trust::Trust,
 };
 
 /// Bytes of a file of the configuration, or of its environment, that are compared.
@@ -43,6 +44,8 @@ pub(super) struct DaemonServers {
     /// The number of start jobs of the command line; `None`: as configured.
     jobs: Option<StartJobs>,
     locked: bool,
+    /// See [`DaemonOptions::trusted`].
+    trusted: bool,
     // Std mutex: for a look or a swap. Only the worker changes it.
     desired: Mutex<Arc<DesiredState>>,
     changes: mpsc::UnboundedSender<(DesiredChange, oneshot::Sender<Result<ChangeResult>>)>,
@@ -127,10 +130,13 @@ impl DesiredState {
         env: &Env,
         selection: Selection,
         jobs: Option<StartJobs>,
-        locked: bool,
+        (locked, trusted): (bool, bool),
     ) -> Result<Self> {
         let (mut config, stamps) = stamped(file, || {
             let config = Config::load(Some(file), env)?;
+            if trusted {
+                Trust::of(env).require_config(&config)?;
+            }
             let files = config.files.clone();
             Ok((config, files))
         })?;
@@ -211,15 +217,10 @@ fn stamp(file: PathBuf) -> FileStamp {
 
 impl DaemonServers {
     /// Reads the configuration. No server is started before the worker's first change.
-    pub(super) async fn new(
-        file: PathBuf,
-        env: Env,
-        only: Option<BTreeSet<ServerName>>,
-        jobs: Option<StartJobs>,
-        locked: bool,
-    ) -> Result<(Self, ChangeReceiver)> {
-        let selection = Selection { only, stopped: BTreeSet::new() };
-        let desired = DesiredState::read(&file, &env, selection, jobs, locked)?;
+    pub(super) async fn new(options: &DaemonOptions, env: Env) -> Result<(Self, ChangeReceiver)> {
+        let DaemonOptions { config: file, jobs, locked, trusted, .. } = options.clone();
+        let selection = Selection { only: options.only.clone(), stopped: BTreeSet::new() };
+        let desired = DesiredState::read(&file, &env, selection, jobs, (locked, trusted))?;
         let log = Arc::new(Log::default());
         let (told, listed) = (log.clone(), Arc::<Notify>::default());
         let news = listed.clone();
@@ -238,7 +239,7 @@ impl DaemonServers {
         let (changes, received) = mpsc::unbounded_channel();
         let (desired, begun) = (Mutex::new(Arc::new(desired)), SetOnce::new());
         Ok((
-            Self { manager, router, log, file, env, jobs, locked, desired, changes, listed, begun },
+            Self { manager, router, log, file, env, jobs, locked, trusted, desired, changes, listed, begun },
             received,
         ))
     }
@@ -249,6 +250,11 @@ impl DaemonServers {
 
     pub(super) fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// Whether it takes a configuration only as it was used by hand or allowed.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.trusted
     }
 
     /// The present configuration and selection.
@@ -312,8 +318,8 @@ impl DaemonServers {
         let stale = !desired.is_current();
         if stale {
             let stamps: Vec<FileStamp> = desired.stamps.iter().map(|known| stamp(known.0.clone())).collect();
-            match DesiredState::read(&self.file, &self.env, desired.selection.clone(), self.jobs, self.locked)
-            {
+            let (selection, rules) = (desired.selection.clone(), (self.locked, self.trusted));
+            match DesiredState::read(&self.file, &self.env, selection, self.jobs, rules) {
                 Ok(mut read) => {
                     // What was secret once stays secret.
                     let secrets = desired.config.secrets.and(&read.config.secrets);
@@ -321,7 +327,10 @@ impl DaemonServers {
                     desired = read;
                 }
                 Err(error) => {
-                    desired.stamps = stamps;
+                    // What is refused may be allowed without an edit: it is read again.
+                    if !self.trusted {
+                        desired.stamps = stamps;
+                    }
                     desired.trouble = Some(trouble(&error));
                 }
             }

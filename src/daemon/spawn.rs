@@ -79,7 +79,7 @@ fn not_there(place: &DaemonPlace, was_started: bool) -> Error {
 
 /// The hidden command that is the daemon.
 fn arguments(options: &DaemonOptions) -> Vec<OsString> {
-    let DaemonOptions { config, only, jobs, locked, idle, lenient, metrics } = options;
+    let DaemonOptions { config, only, jobs, locked, idle, lenient, metrics, trusted } = options;
     let mut arguments: Vec<OsString> = vec!["daemon".into(), "--config".into(), config.into()];
     for server in only.iter().flatten() {
         arguments.extend(["--server".into(), server.as_str().into()]);
@@ -90,6 +90,7 @@ fn arguments(options: &DaemonOptions) -> Vec<OsString> {
     arguments.extend(idle);
     arguments.extend(locked.then(|| "--locked".into()));
     arguments.extend(lenient.then(|| "--lenient".into()));
+    arguments.extend(trusted.then(|| "--trusted".into()));
     arguments.extend(metrics.iter().flat_map(|address| ["--metrics".into(), address.to_string().into()]));
     arguments
 }

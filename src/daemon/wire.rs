@@ -169,6 +169,9 @@ pub struct Handover {
     /// Where it served metrics.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Whether it took its configuration only as it was used by hand or allowed.
+    #[serde(default)]
+    pub trusted: bool,
 }
 
 /// How many servers serve calls after a start, and which are missing.

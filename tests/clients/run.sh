@@ -88,8 +88,12 @@ gateway)
   listening "$port"
   all "http://127.0.0.1:$port/mcp/fixture"
   examples "http://127.0.0.1:$port/mcp"
+  # Nobody looks at what a client starts, and SDKs pass few variables on.
+  unset XDG_STATE_HOME
+  "$toolcrib" --config "$scratch/servers.toml" trust
   all "$toolcrib" --config "$scratch/servers.toml" connect fixture
   "$toolcrib" --config "$scratch/servers.toml" down || true
+  "$toolcrib" --config "$scratch/servers.toml" trust --remove
   ;;
 "") sed -n '2,6s/^# //p' "${BASH_SOURCE[0]##*/}"; exit 2 ;;
 *) all "$@" ;;

@@ -242,6 +242,9 @@ def main(arguments):
         main_config, kinds_config, servers = configure(folder, expected)
         environment = {**os.environ, "OPENAI_API_KEY": "none", "ANONYMIZED_TELEMETRY": "false", "MCP_USE_ANONYMIZED_TELEMETRY": "false"}
         environment |= {"OPENAI_AGENTS_DISABLE_TRACING": "1", "MASTRA_TELEMETRY_DISABLED": "1", "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        # SDKs pass few variables on: `connect` looks below HOME for what is allowed.
+        environment.pop("XDG_STATE_HOME", None)
+        subprocess.run([TOOLCRIB, "--config", str(main_config), "trust"], env=environment, check=True, stdout=subprocess.DEVNULL)
         connect = [TOOLCRIB, "--config", str(main_config), "connect"]
         try:
             port = free_port()

@@ -98,7 +98,7 @@ impl Crib {
     }
 
     /// A connection without the client's code, and the greeting.
-    fn raw(&self) -> (UnixStream, BufReader<UnixStream>, Value) {
+    pub(crate) fn raw(&self) -> (UnixStream, BufReader<UnixStream>, Value) {
         let stream = UnixStream::connect(self.socket()).unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let greeting = frame(&mut reader);

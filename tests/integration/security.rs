@@ -10,3 +10,4 @@ pub(crate) mod logins;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod secrets;
+mod trust;

@@ -6,6 +6,7 @@ use clap::Args;
 use toolcrib::{
     Config, Env, Error,
     daemon::{DaemonClient, DaemonOptions, DaemonPlace},
+    trust::Trust,
 };
 
 use crate::cli::{
@@ -41,20 +42,26 @@ impl DaemonArgs {
         }
         let Ok((place, file)) = place(context) else { return Ok(None) };
         if let Some(client) = running(context, &place, &file)? {
+            context.by_hand_through_daemon(&file);
             return Ok(Some(client));
         }
-        if self.daemon { start(context, &place, file, false).map(Some) } else { Ok(None) }
+        if !self.daemon {
+            return Ok(None);
+        }
+        context.by_hand_through_daemon(&file);
+        start(context, &place, file, (false, false)).map(Some)
     }
 
-    /// The daemon, started if none runs. With `locked` it has to hold its servers to the lockfile.
+    /// The daemon for a client that nobody looks at, started if none runs. With `locked` it has to hold its servers to the lockfile.
     pub(crate) fn connect_or_start(context: &Context<'_>, locked: Locked) -> Result<DaemonClient, Error> {
         let (place, file) = place(context)?;
+        Trust::of(&Env::process()).require(&file)?;
         match running(context, &place, &file)? {
             Some(client) if locked.is_set() && !client.greeting().locked => {
                 Err(Error::daemon_not_locked(client.greeting().pid))
             }
             Some(client) => Ok(client),
-            None => start(context, &place, file, locked.is_set()),
+            None => start(context, &place, file, (locked.is_set(), true)),
         }
     }
 }
@@ -64,11 +71,11 @@ fn start(
     context: &Context<'_>,
     place: &DaemonPlace,
     file: PathBuf,
-    locked: bool,
+    (locked, trusted): (bool, bool),
 ) -> Result<DaemonClient, Error> {
     let mut options = DaemonOptions::new(file);
     options.idle = Some(IDLE);
-    options.locked = locked;
+    (options.locked, options.trusted) = (locked, trusted);
     options.lenient = true;
     let reached = DaemonClient::reach(place, &options)?;
     if reached.started {
@@ -93,6 +100,13 @@ pub(crate) fn place(context: &Context<'_>) -> Result<(DaemonPlace, PathBuf), Err
 /// A daemon serves the servers of the whole file.
 fn without_profile() -> Error {
     Error::input("a daemon knows no profile", Some("leave out --profile".to_owned()))
+}
+
+/// The daemon that runs, for a command after which it may go over to an edited file.
+pub(crate) fn required_by_hand(context: &Context<'_>) -> Result<DaemonClient, Error> {
+    let client = required(context)?;
+    context.by_hand_through_daemon(&place(context)?.1);
+    Ok(client)
 }
 
 /// The daemon that runs.
@@ -127,6 +141,8 @@ fn replace(
     file: &std::path::Path,
     old: DaemonClient,
 ) -> Result<DaemonClient, Error> {
+    // The next one reads the file.
+    context.by_hand_through_daemon(file);
     let greeting = old.greeting().clone();
     let terms = old.retire()?;
     let calls = match terms.calls {
@@ -139,7 +155,7 @@ fn replace(
     context.ui.status("Replacing", format!("the daemon of toolcrib {version} (pid {pid}{calls}) by {ours}"));
     let mut options = DaemonOptions::new(file);
     options.idle = terms.idle;
-    options.locked = terms.locked;
+    (options.locked, options.trusted) = (terms.locked, terms.trusted);
     options.only = terms.only.map(|only| only.into_iter().collect());
     options.lenient = true;
     options.metrics = terms.metrics;

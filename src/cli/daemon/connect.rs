@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    os::unix::net::UnixStream,
     process::ExitCode,
     sync::Arc,
     thread,
@@ -14,6 +15,7 @@ use toolcrib::Error;
 
 use super::{
     args::{self, DaemonArgs},
+    refusal::refuse_client,
     relay::{Relay, reader},
 };
 use crate::cli::{
@@ -40,9 +42,10 @@ impl Connect {
         let mut client: Option<thread::JoinHandle<()>> = None;
         let mut short = 0;
         loop {
-            let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
-            let (pid, began) = (daemon.greeting().pid, Instant::now());
-            let stream = daemon.into_mcp(self.server.clone())?;
+            let (pid, began, stream) = match self.reach(context) {
+                Err(error) if client.is_none() => return Ok(refuse_client(context.ui, &error)),
+                reached => reached?,
+            };
             let lost = |error| Error::io("could not use the socket of the daemon", error);
             let mut from_daemon = reader(stream.try_clone().map_err(lost)?);
             tell(&relay.go_on(stream).map_err(lost)?);
@@ -71,6 +74,13 @@ impl Connect {
             }
             context.ui.warn(format!("the daemon (pid {pid}) has ended and is started again"));
         }
+    }
+
+    /// A connection to the daemon for the client, with its pid and the time.
+    fn reach(&self, context: &Context<'_>) -> Result<(u32, Instant, UnixStream), Error> {
+        let daemon = DaemonArgs::connect_or_start(context, self.locked)?;
+        let (pid, began) = (daemon.greeting().pid, Instant::now());
+        Ok((pid, began, daemon.into_mcp(self.server.clone())?))
     }
 }
 

@@ -48,7 +48,7 @@ impl Servers {
         ask: impl Fn(&mut DaemonClient, Vec<String>) -> Result<Vec<ServerStatus>, Error>,
         good: impl Fn(&ServerStatus) -> bool,
     ) -> anyhow::Result<ExitCode> {
-        let mut daemon = args::required(context)?;
+        let mut daemon = args::required_by_hand(context)?;
         let rows = ask(&mut daemon, self.servers.clone());
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
         Ok(show(context.ui, &rows?, good))

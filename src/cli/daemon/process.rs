@@ -35,6 +35,9 @@ pub(crate) struct Daemon {
     /// Continue without required servers.
     #[arg(long)]
     lenient: bool,
+    /// Take the configuration only as it was used by hand or allowed.
+    #[arg(long)]
+    trusted: bool,
     /// Serve metrics at this address.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -54,6 +57,7 @@ impl Daemon {
             Some(self.servers.into_iter().collect::<BTreeSet<_>>()).filter(|only| !only.is_empty());
         (options.jobs, options.locked) = (self.jobs, self.locked);
         (options.idle, options.lenient, options.metrics) = (self.idle, self.lenient, self.metrics);
+        options.trusted = self.trusted;
         let serving = serve_daemon(options, env, context.cancel.clone());
         let settling = async {
             tokio::time::sleep(SETTLED).await;

@@ -37,7 +37,7 @@ impl Prompt {
         if self.servers.server.is_none()
             && let Some((server, own)) =
                 name.split_once('.').map(|(server, own)| (server.to_owned(), own.to_owned()))
-            && context.load()?.servers.contains_key(&*server)
+            && context.look()?.servers.contains_key(&*server)
         {
             (self.servers.server, name) = (Some(server), own);
         }

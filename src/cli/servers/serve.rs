@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    io::IsTerminal,
     net::{Ipv4Addr, SocketAddr},
     process::ExitCode,
 };
@@ -10,15 +11,17 @@ use clap::Args;
 use serde_json::json;
 use tokio::io::{stdin, stdout};
 use toolcrib::{
-    Config, Error, ServerName, StartOptions,
+    Config, Env, Error, ServerName, StartOptions,
     config::{GatewayConfig, GatewayToken, NamePattern, StartJobs, ToolSearch},
     gateway::{GatewayServer, OfferedTools},
     process::TeardownScope,
+    trust::Trust,
 };
 
 use super::up::{announce, summary, tear_down};
 use crate::cli::{
     context::{Context, Locked, name_option},
+    daemon::refusal::refuse_client,
     memory,
     terminal::{
         pending::Pending,
@@ -65,7 +68,19 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        // An MCP client has started it, and nobody looks.
+        if self.is_for_client() {
+            let env = Env::process();
+            let located = Config::locate(context.config.as_deref(), &env);
+            if let Err(error) = located.and_then(|file| Trust::of(&env).require(&file)) {
+                return Ok(refuse_client(context.ui, &error));
+            }
+        }
         context.in_runtime(self.serve(context))
+    }
+
+    fn is_for_client(&self) -> bool {
+        self.stdio && !std::io::stdin().is_terminal()
     }
 
     async fn serve(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
@@ -119,7 +134,13 @@ impl Serve {
 
     /// The configuration with what the options say in its place.
     fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
-        let mut config = context.load()?;
+        let mut config = match self.is_for_client() {
+            true => context.look()?,
+            false => context.load()?,
+        };
+        if self.is_for_client() {
+            Trust::of(&Env::process()).require_config(&config)?;
+        }
         if config.servers.is_empty() {
             return Err(config.without_servers());
         }

@@ -67,7 +67,7 @@ impl Up {
     }
 
     async fn serve(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let config = self.load(context)?;
+        let config = self.chosen(context.load()?)?;
         let (ui, warnings) = (context.ui, ConfigWarnings::default());
         announce(ui, &config);
         let pending = Pending::of(&config);
@@ -94,7 +94,7 @@ impl Up {
                 return Ok(());
             }
             let load = || {
-                current.replace(self.load(context)?);
+                current.replace(self.chosen(context.follow()?)?);
                 warnings.check_again();
                 Ok(current.borrow().clone())
             };
@@ -125,8 +125,7 @@ pub(crate) async fn tear_down(context: &Context<'_>, manager: Manager) -> anyhow
 
 impl Up {
     /// The configuration, cut down to what was asked for.
-    fn load(&self, context: &Context<'_>) -> Result<Config, Error> {
-        let mut config = context.load()?;
+    fn chosen(&self, mut config: Config) -> Result<Config, Error> {
         if config.servers.is_empty() && !self.watch {
             return Err(config.without_servers());
         }

@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use clap::Args;
 use serde_json::json;
 use toolcrib::{
-    Config,
+    Config, Env,
     doctor::{self, Finding, Mark},
     process::Support,
 };
@@ -36,12 +36,14 @@ impl Doctor {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let support = Support::detect();
         let mut findings = doctor::machine(&support);
-        match context.load() {
+        let starts = self.deep || !self.servers.is_empty();
+        match if starts { context.load() } else { context.look() } {
             Err(error) => findings.push(Finding::fail("config", Arc::new(error))),
             Ok(mut config) => {
                 Context::narrow(&mut config, &self.servers)?;
                 findings.extend(doctor::configuration(&config));
-                if self.deep || !self.servers.is_empty() {
+                findings.extend(doctor::trust(&config, &Env::process()));
+                if starts {
                     self.start(context, config, &mut findings).await?;
                 }
             }

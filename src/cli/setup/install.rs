@@ -101,7 +101,7 @@ impl Install {
     /// none: it would lie open in a file of another program. With `[gateway.oauth]` a client gets its own.
     fn tell_of_token(&self, client: &McpClient, context: &Context<'_>) {
         let Some(url) = self.url.as_ref().and_then(|url| url.parse().ok()) else { return };
-        let gateway = context.load().ok().and_then(|config| config.gateway.ok());
+        let gateway = context.look().ok().and_then(|config| config.gateway.ok());
         let wanted = |gateway: &GatewayConfig| {
             !gateway.tokens.is_empty() && gateway.oauth.is_none() && is_address_of(gateway, &url)
         };
@@ -134,7 +134,8 @@ impl Install {
             let help = "leave out --profile: `toolcrib connect` uses a daemon, and that has no profile";
             return Err(Error::input("a client cannot use a profile", Some(help.to_owned())).into());
         }
-        let config = context.load()?;
+        // The entry starts it where nobody looks: it counts as used by who writes the entry.
+        let config = if self.print { context.look()? } else { context.load()? };
         let Some(file) = &config.file else {
             let help = "name it: --config FILE".to_owned();
             return Err(Error::input("there is no configuration to give to a client", Some(help)).into());

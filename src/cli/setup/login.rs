@@ -43,11 +43,11 @@ pub(crate) struct Logout {
 
 impl Login {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let config = context.load()?;
         let Some(server) = &self.server else {
-            list(context.ui, &oauth::logins(&config));
+            list(context.ui, &oauth::logins(&context.look()?));
             return Ok(ExitCode::SUCCESS);
         };
+        let config = context.load()?;
         if config.state_folder.is_none() {
             let help = "set HOME or XDG_STATE_HOME".to_owned();
             return Err(Error::input("there is no folder to keep a login in", Some(help)).into());
@@ -74,7 +74,7 @@ impl Login {
 
 impl Logout {
     pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        let config = context.load()?;
+        let config = context.look()?;
         let leaving = Box::pin(oauth::logout(&config, &self.server));
         let logout = context.cancel.run_until_cancelled(leaving).await.unwrap_or(Err(Error::Cancelled))?;
         if context.ui.json {

@@ -35,6 +35,8 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) secrets: Vec<String>,
     /// Files that were read, or could not be.
     pub(in crate::config) files: Vec<PathBuf>,
+    /// Those of them that are env files.
+    pub(in crate::config) env_files: Vec<PathBuf>,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,
     /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
@@ -73,7 +75,9 @@ pub(in crate::config) fn server(
         secrets: Vec::new(),
     };
     if let Some(file) = &raw.env_file {
-        found.files.extend(vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file)));
+        let file = vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file));
+        found.files.extend(file.clone());
+        found.env_files.extend(file);
     }
     let required = raw.required;
     let writes = match &raw.kind {

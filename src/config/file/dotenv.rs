@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::secrets::secret_name;
+
 /// Reads a file's text; the error is the line and what is wrong with it.
 pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
     let mut vars = BTreeMap::new();
@@ -21,6 +23,17 @@ pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (
         vars.insert(name.to_owned(), value_of(value.trim()).map_err(fault)?);
     }
     Ok(vars)
+}
+
+/// What counts of a file's text when it is asked whether it has changed: all but the values of variables with the name of a
+/// secret. `None`: it cannot be read.
+pub(crate) fn kept_of_env_file(text: &str) -> Option<String> {
+    let variables = parse(text).ok()?;
+    let lines = variables.iter().map(|(name, value)| match secret_name(name) {
+        true => format!("{name}\n"),
+        false => format!("{name}={value:?}\n"),
+    });
+    Some(lines.collect())
 }
 
 /// Whether `name` can name a variable: letters, digits and `_`, not starting with a digit.
@@ -79,6 +92,16 @@ mod tests {
         let expected: BTreeMap<_, _> =
             expected.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         assert_eq!(vars, expected);
+    }
+
+    #[test]
+    fn renewed_secrets_make_no_other_env_file() {
+        let kept = |text: &str| kept_of_env_file(text).unwrap();
+        assert_eq!(kept("A_TOKEN=1\nPATH=/bin"), kept("# c\nPATH=/bin\nA_TOKEN='2'"));
+        for other in ["A_TOKEN=1\nPATH=./bin", "PATH=/bin", "A_TOKEN=1\nPATH=/bin\nB_TOKEN=1"] {
+            assert_ne!(kept("A_TOKEN=1\nPATH=/bin"), kept(other), "{other}");
+        }
+        assert_eq!(kept_of_env_file("[servers.x]"), None);
     }
 
     #[test]

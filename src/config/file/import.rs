@@ -134,6 +134,11 @@ pub(super) fn places(tool: &str, env: &Env) -> Vec<PathBuf> {
     McpClient::named(tool).map(|client| client.user_files(env)).unwrap_or_default()
 }
 
+/// Where all tools keep the files of a user, whether they are there or not.
+pub(crate) fn files_of_clients(env: &Env) -> Vec<PathBuf> {
+    McpClient::ALL.iter().flat_map(|client| client.user_files(env)).collect()
+}
+
 /// Reads a foreign file; the format follows from its name and content. `current` is the folder of the user.
 pub(super) fn read(origin: &SourceLocation, current: &Path, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));

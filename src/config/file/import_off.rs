@@ -43,6 +43,10 @@ pub(super) fn places(_: &str, _: &Env) -> Vec<PathBuf> {
     Vec::new()
 }
 
+pub(crate) fn files_of_clients(_: &Env) -> Vec<PathBuf> {
+    Vec::new()
+}
+
 pub(super) fn read(_: &SourceLocation, _: &Path, _: &mut Vec<String>) -> Result<Vec<Foreign>> {
     Ok(Vec::new())
 }

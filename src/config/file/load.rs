@@ -73,13 +73,12 @@ impl Config {
     /// The file that [`Config::load`] would read, whether it can be read or not. Of a folder it is the one in it.
     ///
     /// # Errors
-    /// None is named, and none is found.
+    /// None is named, and none is found; a folder has a file of each name.
     pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
         let Some(path) = path else { return discover(env) };
         let path = env.folder().join(path);
-        let inside = || Self::NAMES.map(|name| path.join(name)).into_iter().find(|file| file.is_file());
         // One file has one name, whichever folder is written before it.
-        Ok(without_detours(&inside().unwrap_or(path)))
+        Ok(without_detours(&in_folder(&path)?.unwrap_or(path)))
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
@@ -165,7 +164,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         merge.import(source, origin, &mut taken, local)?;
     }
     let Merge {
-        found: CollectedValues { mut secrets, files, places, writes },
+        found: CollectedValues { mut secrets, files, env_files, places, writes },
         mut servers,
         named,
         mut notes,
@@ -223,6 +222,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     let mut config = Config {
         file: origin.file.clone(),
         files,
+        env_files,
         servers,
         start_jobs: raw.defaults.start_jobs,
         guard: raw.defaults.guard,
@@ -354,6 +354,29 @@ impl Merge<'_> {
     }
 }
 
+/// The configuration in a folder.
+///
+/// # Errors
+/// There is one of each name: what is read must not depend on which of them somebody knows of.
+fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
+    let mut found = Config::NAMES.map(|name| folder.join(name)).into_iter().filter(|file| file.is_file());
+    let (file, other) = (found.next(), found.next());
+    let Some(other) = other else { return Ok(file) };
+    let [first, second] = Config::NAMES;
+    let error = ConfigError {
+        message: format!(
+            "{} has both {first} and {second}, and only one of them can count",
+            folder.display()
+        ),
+        help: Some(format!(
+            "remove one of them or give it another name, or name the one that is meant: --config {}",
+            other.display()
+        )),
+        ..ConfigError::default()
+    };
+    Err(error.into())
+}
+
 fn discover(env: &Env) -> Result<PathBuf> {
     if let Some(path) = env.get("TOOLCRIB_CONFIG").filter(|path| !path.is_empty()) {
         return Ok(without_detours(&env.folder().join(path)));
@@ -364,10 +387,7 @@ fn discover(env: &Env) -> Result<PathBuf> {
     let user = env.user_config();
     let owners = Owners::of(env);
     for (at, folder) in folders.iter().enumerate() {
-        let Some(found) = Config::NAMES.map(|name| folder.join(name)).into_iter().find(|file| file.is_file())
-        else {
-            continue;
-        };
+        let Some(found) = in_folder(folder)? else { continue };
         // What lies above is found because of the `.git` there.
         let root = folders.last().filter(|_| at > 0).map(|root| root.join(".git"));
         let way = folders[..=at].iter().chain(&root).map(PathBuf::as_path);

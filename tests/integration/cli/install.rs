@@ -83,7 +83,12 @@ fn the_command_of_an_entry_serves_tools() {
         entry["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     let runtime = tempfile::tempdir().unwrap();
     fs::set_permissions(runtime.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    let environment = [("XDG_RUNTIME_DIR", runtime.path()), ("XDG_CACHE_HOME", runtime.path())];
+    let state = bench.0.path().join("state");
+    let environment = [
+        ("XDG_RUNTIME_DIR", runtime.path()),
+        ("XDG_CACHE_HOME", runtime.path()),
+        ("XDG_STATE_HOME", state.as_path()),
+    ];
     let mut client = Command::new(entry["command"].as_str().unwrap())
         .args(&arguments)
         .current_dir("/")

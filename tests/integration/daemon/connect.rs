@@ -26,6 +26,7 @@ struct Client {
 
 impl Client {
     fn new(crib: &Crib, arguments: &[&str]) -> Self {
+        crib.ok(&["trust"]);
         let mut command = crib.command(&[&["connect"], arguments].concat());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
@@ -200,6 +201,7 @@ fn a_client_learns_which_of_its_calls_may_have_run() {
 #[tokio::test]
 async fn sdk_clients_of_both_protocol_eras_are_served() {
     let crib = Crib::new(FIXTURE);
+    crib.ok(&["trust"]);
     let mut command = tokio::process::Command::from(crib.command(&["connect"]));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let pipes = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
@@ -218,6 +220,7 @@ async fn sdk_clients_of_both_protocol_eras_are_served() {
     if let toolcrib::Endpoint::Stdio(stdio) = &mut server.endpoint {
         stdio.cwd = crib.bench.0.path().to_owned();
         stdio.set_env("XDG_RUNTIME_DIR", crib.run_folder().display().to_string());
+        stdio.set_env("XDG_STATE_HOME", crib.folder().join("state").display().to_string());
     }
     let manager = crate::support::manager([server]).await;
     let era = manager.status()[0].era.clone();

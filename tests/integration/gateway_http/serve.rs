@@ -85,6 +85,7 @@ fn the_tools_that_clients_are_offered_are_counted() {
 #[test]
 fn a_client_on_stdin_is_served_until_it_leaves() {
     let crib = Crib::new(FIXTURE);
+    crib.ok(&["trust"]);
     let mut command = crib.command(&["serve", "--stdio", "--server", "fix", "--tools", "fix.e*"]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -136,6 +137,7 @@ fn what_is_wrong_with_the_settings_is_said_before_the_start() {
         ("", &["--stdio", "--http", "127.0.0.1:0"], 2, "cannot be used with"),
     ] {
         let crib = Crib::new(&format!("{FIXTURE}{table}"));
+        crib.ok(&["trust"]);
         let mut command = crib.command(&[&["serve"], options].concat());
         let output = command.env("GATE_TOKEN", "gate-token-0123456789").output().unwrap();
         assert_eq!(code(&output), exit, "{table} {options:?}: {}", err(&output));

@@ -17,7 +17,7 @@ const ROWS: [&[&str]; 17] = [
     &["config"],
     // L1
     &["process", "http", "run_files"],
-    &["store"],
+    &["store", "trust"],
     &["launch", "builtin", "oauth", "recording"],
     // L2
     &["catalog", "llm"],

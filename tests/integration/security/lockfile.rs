@@ -341,6 +341,7 @@ fn serve_check_lock_and_call_agree_on_the_lockfile() {
         "[servers.old]\ncommand = {fixture:?}\nargs = [\"asked=ask_old\"]\n[servers.new]\ncommand = {fixture:?}\nargs = [\"modern\", \"asked=ask_new\"]\n"
     );
     bench.file("servers.toml", &config);
+    assert_eq!(code(&bench.run(&["trust"])), 0);
     // The answer to `tools/list`, and what it wrote to stderr.
     let serve = |options: &[&str]| {
         let mut command = bench.command(&[&["serve", "--stdio"], options].concat());

@@ -36,7 +36,7 @@ impl Up {
     pub(super) fn detach(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let ui = context.ui;
         // What is wrong with the configuration is told here, before there is a daemon that could only log it.
-        let config = self.load(context)?;
+        let config = self.chosen(context.load()?)?;
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;
         config.lock_file.as_deref().map(LockFile::read).transpose()?;
         announce(ui, &config);

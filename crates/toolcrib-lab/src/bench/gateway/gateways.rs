@@ -34,6 +34,9 @@ pub(crate) struct Gateway {
     command: Vec<String>,
     /// Where it serves HTTP; without it the command is started for each client, and serves its stdin and stdout.
     pub(super) url: Option<String>,
+    /// What is done once before clients start the command.
+    #[serde(default)]
+    before: Vec<String>,
     /// What ends what the command has left running.
     #[serde(default)]
     after: Vec<String>,
@@ -65,12 +68,15 @@ pub(crate) fn own(toolcrib: Option<&Path>) -> anyhow::Result<Vec<Gateway>> {
         name: "toolcrib serve".to_owned(),
         command: words(&["serve", "--http", "127.0.0.1:{port}"]),
         url: Some(format!("http://127.0.0.1:{{port}}/mcp/{SERVER}")),
+        before: Vec::new(),
         after: Vec::new(),
     };
     let connect = Gateway {
         name: "toolcrib connect".to_owned(),
         command: words(&["connect", SERVER]),
         url: None,
+        // Nobody looks at what a client starts.
+        before: words(&["trust"]),
         after: words(&["down"]),
     };
     Ok(vec![serve, connect])
@@ -136,6 +142,11 @@ impl Gateway {
             after: fill_all(&self.after),
             command,
         };
+        if let Some((program, words)) = fill_all(&self.before).split_first() {
+            let mut command = Command::new(program);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+            anyhow::ensure!(command.status().await?.success(), "{program} {} failed", words.join(" "));
+        }
         if running.url.is_some() {
             let (program, words) = running.command.split_first().context("there is no command")?;
             let log = std::fs::File::create(scratch.file("gateway.log"))?;

@@ -1,0 +1,174 @@
+//! The records on disk: one file for each configuration, which nobody else may read or write.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, ErrorKind, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::files::{Digests, hex};
+
+/// The longest record that is read.
+const MAX_RECORD: u64 = 4 << 20;
+/// The most records that are listed.
+const MOST_LISTED: usize = 10_000;
+
+/// How a configuration became known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum TrustedBy {
+    /// By a command that somebody typed, and that started what it says.
+    #[default]
+    Used,
+    /// By `toolcrib trust`.
+    Allowed,
+}
+
+/// What is known of one configuration.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) schema: u32,
+    /// Where it is, as [`place`](super::files::place) has it.
+    pub(super) file: PathBuf,
+    /// The files that decide what it starts.
+    pub(super) files: Digests,
+    /// Digests of what it starts, to tell what is new.
+    pub(super) starts: BTreeSet<String>,
+    pub(super) by: TrustedBy,
+    /// When, in seconds since 1970.
+    pub(super) at: u64,
+}
+
+impl Record {
+    pub(super) fn new(file: PathBuf) -> Self {
+        Self { schema: 1, file, ..Self::default() }
+    }
+}
+
+/// The folder of the records.
+#[derive(Debug)]
+pub(super) struct Records(PathBuf);
+
+impl Records {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self(folder)
+    }
+
+    fn path(&self, file: &Path) -> PathBuf {
+        let name = hex(file.as_os_str().as_encoded_bytes());
+        self.0.join(&name[..32]).with_extension("json")
+    }
+
+    /// The record of the configuration at `file`.
+    pub(super) fn read(&self, file: &Path) -> io::Result<Option<Record>> {
+        let record = match self.read_at(&self.path(file)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            record => record?,
+        };
+        Ok(Some(record).filter(|record| record.file == file))
+    }
+
+    fn read_at(&self, path: &Path) -> io::Result<Record> {
+        check_folder(&self.0)?;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(refused(path, "it is not a regular file"));
+        }
+        if about.uid() != own() {
+            return Err(refused(path, "it belongs to another user"));
+        }
+        if about.mode() & 0o077 != 0 {
+            return Err(refused(path, "other users may use it (chmod 600)"));
+        }
+        let mut text = Vec::new();
+        file.take(MAX_RECORD).read_to_end(&mut text)?;
+        serde_json::from_slice(&text).map_err(|error| refused(path, &format!("it is damaged: {error}")))
+    }
+
+    /// Puts a whole new record in the place of the old one.
+    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+        leave_to_its_user(&self.0)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        check_folder(&self.0)?;
+        let text = serde_json::to_vec(record)?;
+        let path = self.path(&record.file);
+        let new = path.with_extension(format!("{:016x}.new", fastrand::u64(..)));
+        let written = (|| {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(&text)?;
+            fs::rename(&new, &path)
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    /// Removes the record of the configuration at `file`. `false`: there was none.
+    pub(super) fn remove(&self, file: &Path) -> io::Result<bool> {
+        match fs::remove_file(self.path(file)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All that can be read, by their paths.
+    pub(super) fn all(&self) -> io::Result<Vec<Record>> {
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let paths = entries.take(MOST_LISTED).filter_map(|entry| Some(entry.ok()?.path()));
+        let paths = paths.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+        let mut records: Vec<Record> = paths.filter_map(|path| self.read_at(&path).ok()).collect();
+        records.sort_by(|one, other| one.file.cmp(&other.file));
+        Ok(records)
+    }
+}
+
+/// As root (sudo) no folder is made in the home of another user, which he could not use any more.
+fn leave_to_its_user(folder: &Path) -> io::Result<()> {
+    let there = folder.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?)));
+    match there {
+        Some((above, about)) if own() == 0 && about.uid() != 0 => {
+            Err(refused(above, "it belongs to another user than root"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn own() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The folder must be this user's alone, and nobody may put another one in its place.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let about = fs::symlink_metadata(folder)?;
+    if !about.is_dir() || about.uid() != own() {
+        return Err(refused(folder, "it is not a folder of this user"));
+    }
+    if about.mode() & 0o022 != 0 {
+        return Err(refused(folder, "other users may write to it (chmod 700)"));
+    }
+    let Some(above) = folder.parent() else { return Ok(()) };
+    let about = fs::metadata(above)?;
+    // In a folder such as /tmp nobody replaces what is another's.
+    let is_open = about.mode() & 0o002 != 0 && about.mode() & 0o1000 == 0;
+    if is_open || !(about.uid() == own() || about.uid() == 0) {
+        return Err(refused(above, "other users may replace what is in it"));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{} is not used: {why}", path.display()))
+}

@@ -1,0 +1,256 @@
+//! Configurations of a folder that is made anew: what of them counts, and what a record is worth.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A home folder, and a folder `clone` beside it with a configuration that imports one file and reads another.
+struct Lab {
+    folder: TempDir,
+    env: Env,
+}
+
+const MAIN: &str = "import = ['more.json']\n[servers.one]\ncommand = './one.sh'\nenv_file = 'one.env'\n";
+
+impl Lab {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home").display().to_string();
+        let env = Env::new(folder.path().join("clone"), [("HOME", home), ("PATH", "/bin".to_owned())]);
+        let lab = Self { folder, env };
+        lab.write("clone/servers.toml", MAIN);
+        lab.write(
+            "clone/more.json",
+            r#"{"mcpServers": {"two": {"url": "https://two.example/mcp?key=abcdefgh"}}}"#,
+        );
+        lab.write("clone/one.env", "A_TOKEN=hidden-1234\nMODE=x\n");
+        lab
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.at(name).parent().unwrap()).unwrap();
+        fs::write(self.at(name), text).unwrap();
+    }
+
+    fn config(&self, name: &str) -> Config {
+        Config::load(Some(&self.at(name)), &self.env).unwrap()
+    }
+
+    fn look(&self, name: &str) -> Look {
+        Trust::of(&self.env).look(&[&self.config(name)])
+    }
+
+    fn remember(&self, name: &str) {
+        self.look(name).remember(TrustedBy::Used).unwrap();
+        assert_eq!(self.standing(name), Standing::Known);
+    }
+
+    /// By the record alone, and by the configuration: both must say the same.
+    fn standing(&self, name: &str) -> Standing {
+        let standing = Trust::of(&self.env).standing(&self.at(name));
+        assert_eq!(standing, self.look(name).standing, "{name}");
+        standing
+    }
+
+    fn record(&self) -> PathBuf {
+        let folder = self.at("home/.local/state/toolcrib/trust");
+        fs::read_dir(folder).unwrap().next().unwrap().unwrap().path()
+    }
+}
+
+#[test]
+fn a_change_of_what_decides_is_a_change() {
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    assert_eq!(lab.standing(main), Standing::Unknown(None));
+    lab.remember(main);
+    for (name, text) in [
+        (main, format!("{MAIN}# comment\n")),
+        ("clone/more.json", r#"{"mcpServers": {"two": {"command": "./two.sh"}}}"#.to_owned()),
+        ("clone/one.env", "A_TOKEN=hidden-1234\nMODE=x\nLD_PRELOAD=./x.so\n".to_owned()),
+    ] {
+        let before = fs::read_to_string(lab.at(name)).unwrap();
+        lab.write(name, &text);
+        let Standing::Changed(files) = lab.standing(main) else { panic!("{name}") };
+        assert_eq!(files.len(), 1);
+        assert!(lab.at(name).ends_with(files[0].file_name().unwrap()), "{files:?}");
+        let error = Trust::of(&lab.env).require(&lab.at(main)).unwrap_err();
+        assert!(error.to_string().contains("has changed since"), "{error}");
+        lab.write(name, &before);
+        assert_eq!(lab.standing(main), Standing::Known);
+    }
+    lab.write("clone/one.env", "A_TOKEN=renewed-5678\nMODE=x\n");
+    assert_eq!(lab.standing(main), Standing::Known, "secrets are renewed");
+    lab.write("clone/one.sh", "#!/bin/sh");
+    assert_eq!(lab.standing(main), Standing::Known, "what programs do is not looked at");
+    fs::remove_file(lab.at("clone/one.env")).unwrap();
+    assert!(matches!(lab.standing(main), Standing::Changed(_)));
+}
+
+#[test]
+fn news_are_what_was_not_known_before() {
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    let shown = |look: &Look| look.news().map(|new| format!("{} {}", new.name, new.what)).collect::<Vec<_>>();
+    let sh = lab.at("clone/one.sh").display().to_string();
+    let first = lab.look(main);
+    assert_eq!(
+        shown(&first),
+        [format!("one {sh} (with A_TOKEN, MODE)"), "two https://two.example".to_owned()]
+    );
+    first.remember(TrustedBy::Used).unwrap();
+    assert_eq!(shown(&lab.look(main)), Vec::<String>::new());
+    let model = "[llm]\nbase_url = 'https://somebody.example/v1/x'\nmodel = 'm'\napi_key = '${A_KEY}'\n";
+    let more = format!("{MAIN}[servers.three]\ncommand = 'sh'\nargs = ['-c', 'a b', '${{A_KEY}}']\n{model}");
+    lab.write(main, &more);
+    let env =
+        Env::new(lab.at("clone"), [("HOME", lab.at("home").to_str().unwrap()), ("A_KEY", "hidden-9876")]);
+    let config = Config::load(Some(&lab.at(main)), &env).unwrap();
+    let look = Trust::of(&env).look(&[&config]);
+    assert_eq!(
+        shown(&look),
+        ["three sh -c \"a b\" ****", "[llm] https://somebody.example (with a key)"],
+        "without secrets"
+    );
+    look.remember(TrustedBy::Allowed).unwrap();
+    let record = fs::read_to_string(lab.record()).unwrap();
+    assert!(!record.contains("hidden") && !record.contains("somebody"), "{record}");
+    // A profile of the same file.
+    let profile = format!("{more}[profile.other.llm]\nbase_url = 'https://other.example/v1'\n");
+    lab.write(main, &profile);
+    let plain = Config::load(Some(&lab.at(main)), &env).unwrap();
+    Trust::of(&env).look(&[&plain]).remember(TrustedBy::Used).unwrap();
+    let other = Config::load_with(
+        Some(&lab.at(main)),
+        &env,
+        &crate::config::ConfigOverrides::new(Some("other".to_owned()), Vec::new()),
+    );
+    let look = Trust::of(&env).look(&[&other.unwrap(), &plain]);
+    assert_eq!(
+        (&look.standing, shown(&look)),
+        (&Standing::Known, vec!["[llm] https://other.example (with a key)".to_owned()])
+    );
+    look.remember(TrustedBy::Used).unwrap();
+    assert_eq!(shown(&Trust::of(&env).look(&[&plain])), Vec::<String>::new(), "both are known");
+}
+
+#[test]
+fn a_link_to_a_known_file_is_not_known() {
+    let lab = Lab::new();
+    lab.remember("clone/servers.toml");
+    symlink(lab.at("clone"), lab.at("way")).unwrap();
+    assert_eq!(lab.standing("way/servers.toml"), Standing::Known, "another way to the same folder");
+    // Its relative paths start at the folder of the link.
+    lab.write("evil/one.env", "A_TOKEN=hidden-1234\nMODE=x\n");
+    lab.write("evil/more.json", "{}");
+    symlink(lab.at("clone/servers.toml"), lab.at("evil/servers.toml")).unwrap();
+    assert_eq!(lab.standing("evil/servers.toml"), Standing::Unknown(None));
+    // A link that leads to another file later.
+    fs::rename(lab.at("clone/one.env"), lab.at("clone/a.env")).unwrap();
+    symlink("a.env", lab.at("clone/one.env")).unwrap();
+    assert_eq!(lab.standing("clone/servers.toml"), Standing::Known);
+    lab.write("clone/b.env", "PATH=./bin\n");
+    fs::remove_file(lab.at("clone/one.env")).unwrap();
+    symlink("b.env", lab.at("clone/one.env")).unwrap();
+    assert!(matches!(lab.standing("clone/servers.toml"), Standing::Changed(_)));
+}
+
+#[test]
+fn own_files_need_no_record() {
+    let lab = Lab::new();
+    let own = "home/.config/toolcrib/servers.toml";
+    lab.write(own, "[servers.a]\ncommand = 'a'\nenv_file = 'a.env'\n");
+    assert_eq!(lab.standing(own), Standing::Own);
+    assert_eq!(lab.look(own).news().count(), 0);
+    lab.look(own).remember(TrustedBy::Used).unwrap();
+    assert!(!lab.at("home/.local").exists(), "nothing is written");
+    // What it takes from elsewhere is not.
+    let away = format!("import = ['{}']\n", lab.at("clone/more.json").display());
+    lab.write(own, &away);
+    assert_eq!(lab.standing(own), Standing::Unknown(None));
+    lab.remember(own);
+    lab.write("clone/more.json", r#"{"mcpServers": {"two": {"command": "./two.sh"}}}"#);
+    assert!(matches!(lab.standing(own), Standing::Changed(_)));
+    // A folder elsewhere that imports a client's own file does not ask when that client writes it.
+    lab.write("home/.cursor/mcp.json", r#"{"mcpServers": {"c": {"command": "c"}}}"#);
+    lab.write("clone/servers.toml", "import = ['cursor', '~/.cursor/../../clone/more.json']\n");
+    lab.remember("clone/servers.toml");
+    lab.write("home/.cursor/mcp.json", r#"{"mcpServers": {"c": {"command": "c", "args": []}}}"#);
+    assert_eq!(lab.standing("clone/servers.toml"), Standing::Known);
+    lab.write("clone/more.json", "{}");
+    assert!(matches!(lab.standing("clone/servers.toml"), Standing::Changed(_)));
+}
+
+#[test]
+fn a_record_that_others_may_write_counts_nothing() {
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    lab.remember(main);
+    let record = lab.record();
+    let folder = record.parent().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&record), mode(folder)), (0o600, 0o700));
+    let set = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let unknown = |because: &str| {
+        let Standing::Unknown(Some(why)) = lab.standing(main) else { panic!("{because}") };
+        assert!(why.contains(because), "{why}");
+        let error = Trust::of(&lab.env).require(&lab.at(main)).unwrap_err();
+        let line = format!("type: toolcrib trust --config {}", lab.at(main).display());
+        assert!(error.help().unwrap().ends_with(&line) && error.to_string().contains(because), "{error:?}");
+    };
+    for (path, wide, narrow, because) in [
+        (&*record, 0o644, 0o600, "chmod 600"),
+        (folder, 0o777, 0o700, "chmod 700"),
+        (folder.parent().unwrap(), 0o777, 0o700, "replace what is in it"),
+    ] {
+        set(path, wide);
+        unknown(because);
+        set(path, narrow);
+        assert_eq!(lab.standing(main), Standing::Known);
+    }
+    fs::write(&record, "{").unwrap();
+    unknown("damaged");
+    fs::remove_file(&record).unwrap();
+    symlink(lab.at("clone/more.json"), &record).unwrap();
+    assert!(matches!(lab.standing(main), Standing::Unknown(Some(_))));
+    lab.remember(main);
+    assert!(lab.at("clone/more.json").is_file(), "the link is replaced, and not what it leads to");
+}
+
+#[test]
+fn what_is_known_is_listed_and_forgotten() {
+    let lab = Lab::new();
+    let main = lab.at("clone/servers.toml");
+    let trust = Trust::of(&lab.env);
+    assert!(trust.list().unwrap().is_empty() && !trust.remove(&main).unwrap());
+    lab.remember("clone/servers.toml");
+    let [known] = &trust.list().unwrap()[..] else { panic!("one") };
+    assert_eq!((&known.standing, known.by), (&Standing::Known, TrustedBy::Used));
+    assert_eq!(known.file, place(&main));
+    assert!(known.at.elapsed().unwrap() < Duration::from_secs(3600));
+    lab.look("clone/servers.toml").remember(TrustedBy::Allowed).unwrap();
+    assert_eq!(trust.list().unwrap()[0].by, TrustedBy::Allowed);
+    fs::remove_file(&main).unwrap();
+    assert!(trust.remove(&main).unwrap(), "it is gone, and can be forgotten");
+    assert!(trust.list().unwrap().is_empty());
+}
+
+#[test]
+fn the_line_to_type_is_one_for_a_shell() {
+    assert_eq!(shell_word("/w/a-b_1.toml"), "/w/a-b_1.toml");
+    assert_eq!(shell_word("/w/it's here"), r"'/w/it'\''s here'");
+}
+
+fn place(file: &Path) -> PathBuf {
+    files::place(file)
+}
