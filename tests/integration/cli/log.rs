@@ -86,6 +86,7 @@ fn the_log_is_off_by_default_and_checks_its_value() {
         let mut command = bench.command(&["call", "one.echo", "text=hello"]);
         command.env("RUST_LOG", "debug").env("TOOLCRIB_LOG", value).output().unwrap()
     };
+    assert!(err(&run("off")).contains("First use"), "which is told once, and is no log");
     for quiet in ["", "off", "warn"] {
         let output = run(quiet);
         assert_eq!((code(&output), &*err(&output)), (0, ""), "{quiet}");

@@ -30,9 +30,16 @@ pub(crate) async fn log_in(crib: &Crib, words: &[&str]) -> (Value, String) {
     let mut child = Running::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    let request: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
-    let (_, answer, _) = visit(request["open"].as_str().unwrap()).await;
+    // The first use of a configuration is told before.
+    let address = loop {
+        let begin = line.len();
+        assert!(said.read_line(&mut line).unwrap() > 0, "{line}");
+        let event: Value = serde_json::from_str(&line[begin..]).unwrap_or_else(|_| panic!("{line}"));
+        if let Some(address) = event["open"].as_str() {
+            break address.to_owned();
+        }
+    };
+    let (_, answer, _) = visit(&address).await;
     assert_eq!(visit(&answer.unwrap()).await.0, 200);
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
