@@ -37,7 +37,9 @@ pub fn marked_processes(marker: &str) -> Vec<u32> {
 /// Thaws frozen groups in which nothing but processes with the mark `marker` is. Then what they were sent ends them.
 pub fn thaw_marked(marker: &str) {
     let marked = marked_processes(marker);
-    marked.iter().for_each(|pid| thaw(*pid, |member| marked.contains(&member)));
+    for pid in &marked {
+        thaw(*pid, |member| marked.contains(&member));
+    }
 }
 
 /// Ids of living processes whose mark is `wanted`.
