@@ -315,5 +315,6 @@ fn shell_word(word: &str) -> String {
     }
 }
 
-#[cfg(all(test, feature = "import"))]
+#[cfg(test)]
+#[cfg(feature = "import")]
 mod tests;

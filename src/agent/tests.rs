@@ -310,7 +310,7 @@ async fn wrong_names_of_tools_have_one_budget() {
         20_000 => format!("s__tool_0002_{}", "x".repeat(40)),
         n => format!("{n:06}{}", "z".repeat(n % 100)),
     };
-    let calls = (0..=20_000).map(|n| ToolCall::new(&n.to_string(), &named(n), "{}")).collect();
+    let calls = (0..=20_000).map(|n| ToolCall::new(n.to_string(), named(n), "{}")).collect();
     let said = protocol::read(ToolProtocol::Native, ChatAnswer { tool_calls: calls, ..answer }, true, 0);
     let config = AgentConfig::default();
     let mut checked = tool_set.check_all(&said.calls, &config).await.into_iter();

@@ -130,20 +130,19 @@ impl Signals {
         signals
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the guards of the servers end these, as after SIGKILL")]
     async fn end_in_time(self) {
         let mut incoming = Incoming::listen();
-        loop {
-            let mut ended = incoming.next().await;
-            let mut came = Instant::now();
-            while let Some(until) = self.until(came) {
-                if let Ok(again) = timeout_at(until.into(), incoming.next()).await
-                    && self.has_taken(came)
-                {
-                    (ended, came) = (again, Instant::now());
-                }
+        let mut ended = incoming.next().await;
+        let mut came = Instant::now();
+        while let Some(until) = self.until(came) {
+            if let Ok(again) = timeout_at(until.into(), incoming.next()).await
+                && self.has_taken(came)
+            {
+                (ended, came) = (again, Instant::now());
             }
-            std::process::exit(ended.number().into());
         }
+        std::process::exit(ended.number().into());
     }
 
     /// Until when the program may go on after a signal that `came` then. Nothing: that is over.

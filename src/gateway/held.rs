@@ -188,7 +188,7 @@ impl RequestContext<'_> {
                 Some(request) = asked.recv() => held.open.push((key(held.rounds, 0), request)),
                 answer = answer => {
                     let given_up = |_| Err(ErrorData::internal_error("the request was given up", None));
-                    return answer.map(|(answer, _)| answer).unwrap_or_else(given_up);
+                    return answer.map_or_else(given_up, |(answer, _)| answer);
                 }
             }
         }

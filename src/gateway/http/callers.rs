@@ -238,9 +238,12 @@ impl Users {
     }
 }
 
+/// Who holds something.
+type Holder = (Owner, Option<Peer>);
+
 /// What is held for each owner; where no token is needed, for each address.
 pub(super) struct Budgets {
-    all: Mutex<HashMap<(Owner, Option<Peer>), Arc<Budget>>>,
+    all: Mutex<HashMap<Holder, Arc<Budget>>>,
     most: usize,
     most_own_servers: usize,
     total: Arc<TotalBudget>,
