@@ -53,6 +53,17 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a folder to look into it, or to work in it by its descriptor. An empty path is the working directory.
+///
+/// # Errors
+/// It cannot be opened, or is no folder.
+pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
+    use rustix::fs::{CWD, Mode, openat};
+
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
 /// Opens a regular file below `folder` for reading. Links are followed as long as they stay there. Invariant: what is
 /// opened lies in the folder, whatever others do with links meanwhile.
 ///
@@ -60,16 +71,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// It cannot be opened; `place` leads out of the folder ([`leads_out`]); it is something else than a file
 /// ([`ErrorKind::InvalidData`]).
 pub(crate) fn open_below(folder: &Path, place: &Path) -> io::Result<File> {
-    use rustix::fs::{CWD, Mode, openat};
-
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let top = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let top = open_folder(folder)?;
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
 
         use rustix::{
-            fs::{ResolveFlags, openat2},
+            fs::{Mode, ResolveFlags, openat2},
             io::Errno,
         };
 
@@ -83,9 +91,7 @@ pub(crate) fn open_below(folder: &Path, place: &Path) -> io::Result<File> {
                 let opened = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(itself);
                 return match opened {
                     // There is no `/proc`.
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        open_without_links(top.into(), place)
-                    }
+                    Err(error) if error.kind() == ErrorKind::NotFound => open_without_links(top, place),
                     opened => opened,
                 };
             }
@@ -94,10 +100,10 @@ pub(crate) fn open_below(folder: &Path, place: &Path) -> io::Result<File> {
             Err(error) => return Err(error.into()),
         }
     }
-    open_without_links(top.into(), place)
+    open_without_links(top, place)
 }
 
-/// As [`open_below`], where the kernel does not see to it: by each part of the way, and no link is followed.
+/// Opens a file as [`open_below`] does, where the kernel does not see to it: by each part of the way, and no link is followed.
 fn open_without_links(top: File, place: &Path) -> io::Result<File> {
     use rustix::fs::{Mode, openat};
 
@@ -144,11 +150,19 @@ pub(crate) fn beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`beginning`], and it is longer than `limit` ([`ErrorKind::InvalidData`]).
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let bytes = beginning(path, limit + 1)?;
+    whole(path, beginning(path, limit + 1)?, limit)
+}
+
+/// The bytes of a file, of which one more than `limit` was asked for.
+fn whole(path: &Path, bytes: Vec<u8>, limit: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > limit {
         return Err(refused(path, &format!("is longer than {limit} bytes")));
     }
     Ok(bytes)
+}
+
+fn text(path: &Path, bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
 /// As [`read`], for a file that is text.
@@ -156,7 +170,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|error| refused(path, &format!("is not text: {error}")))
+    text(path, read(path, limit)?)
 }
 
 /// The text of a file that a person has named. It may also be a pipe of the shell, whose end is waited for.
@@ -166,10 +180,7 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 pub(crate) fn read_named(path: &Path, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(refused(path, &format!("is longer than {limit} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
+    text(path, whole(path, bytes, limit)?)
 }
 
 /// The lines of a regular file, one after the other.

@@ -130,7 +130,7 @@ impl CatalogEntry {
         self.check_within(arguments, &mut Comparisons::default())
     }
 
-    /// As [`CatalogEntry::check`], with what may still be compared to suggest other names.
+    /// Checks as [`CatalogEntry::check`] does, with what may still be compared to suggest other names.
     ///
     /// # Errors
     /// As [`CatalogEntry::check`].

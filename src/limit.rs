@@ -1,7 +1,11 @@
 //! A named concurrency limit that reports its waiting callers. Without a limit it still counts.
 
+#[cfg(any(feature = "serve", feature = "daemon"))]
+mod connections;
 mod rate;
 
+#[cfg(any(feature = "serve", feature = "daemon"))]
+pub(crate) use connections::possible_connections;
 pub(crate) use rate::Rate;
 
 use std::{

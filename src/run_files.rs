@@ -35,6 +35,7 @@ use crate::{
     config::{Secrets, TaskValues},
     error::{Error, Result},
     task::TaskReport,
+    text::short_hex,
     tool::ServerName,
 };
 
@@ -331,10 +332,7 @@ pub(crate) fn safe_name(id: &str) -> String {
 
 /// 16 hex digits that stand for a text.
 fn short_digest(text: &str) -> String {
-    Sha256::digest(text)[..8].iter().fold(String::new(), |mut digits, byte| {
-        write!(digits, "{byte:02x}").unwrap_or_default();
-        digits
-    })
+    short_hex(Sha256::new_with_prefix(text))[..16].to_owned()
 }
 
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {

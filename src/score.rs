@@ -44,7 +44,7 @@ pub(crate) fn is_external(task: &Task) -> bool {
     matches!(task.score, Some(Score::Command { .. } | Score::Judge))
 }
 
-/// As [`judge`], on this thread.
+/// Judges as [`judge`] does, on this thread.
 fn judge_within(
     task: &Task,
     answer: &str,

@@ -18,6 +18,13 @@ pub(crate) fn short_hex(hash: Sha256) -> String {
     format!("{:032x}", short_hash(hash))
 }
 
+/// Bytes in hexadecimal, in lower case.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
 /// `1 server`, `2 servers`.
 pub fn counted(count: usize, name: &str) -> String {
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })

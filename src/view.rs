@@ -25,9 +25,7 @@ mod compare;
 mod pages;
 mod site;
 
-use std::{
-    convert::Infallible, fmt::Write as _, io::Read as _, net::Ipv4Addr, path::Path, sync::Arc, time::Duration,
-};
+use std::{convert::Infallible, io::Read as _, net::Ipv4Addr, path::Path, sync::Arc, time::Duration};
 
 use http_body_util::Full;
 use hyper::{
@@ -48,6 +46,7 @@ use self::site::{Reply, Site};
 use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
+    text::hex,
 };
 
 /// Connections at once. A browser opens six.
@@ -172,8 +171,5 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
 fn token() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(hex(&bytes))
 }

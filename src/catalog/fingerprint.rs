@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     config::{Endpoint, HttpTransport, OauthConfig, ServerConfig, StdioConfig},
     process::program_path,
+    text::hex,
     tool::{ServerName, canonical},
 };
 
@@ -141,13 +142,6 @@ impl Hash {
     fn hex(self) -> String {
         hex(&self.0.finalize())
     }
-}
-
-/// In lower case.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
 #[cfg(test)]

@@ -22,12 +22,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{ServerSoftware, ToolChanges, fingerprint::hex};
+use super::{ServerSoftware, ToolChanges};
 use crate::{
     bounded,
     config::{Config, Secrets},
     error::{Error, Result},
     launch::Package,
+    text::hex,
     tool::{ServerName, Tool, canonical},
 };
 

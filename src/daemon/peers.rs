@@ -12,13 +12,12 @@ use crate::{
     cancel::CancellationToken,
     config::GatewayConfig,
     gateway::{Budget, BudgetFull, TotalBudget},
+    limit::possible_connections,
 };
 
 /// Clients at once: each is a file of this process. And of one process.
 const CLIENTS: usize = 512;
 const OF_PROCESS: usize = 64;
-/// Files that are no connections of clients; of the others a half is for servers.
-const OTHER_FILES: u64 = 200;
 
 /// Those who are connected.
 pub(super) struct Peers(Arc<PeersState>);
@@ -60,9 +59,7 @@ pub(super) struct PeerPlace {
 impl Peers {
     /// Nobody yet. `terms` has what each process may send.
     pub(super) fn new(terms: GatewayConfig) -> Self {
-        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let possible = files.map_or(u64::MAX, |files| files.saturating_sub(OTHER_FILES) / 2);
-        let most = CLIENTS.min(usize::try_from(possible).unwrap_or(CLIENTS)).max(16);
+        let most = possible_connections(CLIENTS);
         let total = TotalBudget::new(terms.max_held);
         Self(Arc::new(PeersState { most, terms, total, open: Mutex::default() }))
     }

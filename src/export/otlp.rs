@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt::Write as _,
     io::Write,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -16,6 +15,7 @@ use crate::{
     error::Result,
     run_files::{CallEnded, Event, EventLine, ModelEnded},
     task::{Outcome, Usage},
+    text::hex,
 };
 
 /// Spans in one line.
@@ -327,14 +327,6 @@ impl Traces<'_> {
     fn id(&self, parts: &[&str]) -> String {
         hex(&Sha256::digest(format!("{}\0{}", self.run, parts.join("\0")))[..8])
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut digits, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
 }
 
 /// Attributes as the protocol writes them; those without a value are left out.

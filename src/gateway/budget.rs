@@ -14,8 +14,8 @@ use rmcp::model::{ErrorCode, ErrorData};
 /// All owners may hold so many times what one may; then those go on alone who hold less than their share. With these it is twice
 /// as much at most.
 const ALL: usize = 2;
-/// What waits for clients to read has a budget of its own, so that calls end well while others are under way, of which this is the
-/// part that those can fill who do not read: who reads has the rest, for short messages that come first.
+/// What waits for clients to read has a budget of its own, so that calls end well while others are under way. One part of so many is
+/// for clients that do not read. The rest is for short messages of clients that do.
 const OF_WAITING: usize = 2;
 const SHORT: usize = 64 << 10;
 /// What is counted for a request under way besides its message, and for a session: tasks, tables, queues.
@@ -103,7 +103,7 @@ impl Budget {
         Held { budget: self.clone(), bytes: 0, is_waiting: true }
     }
 
-    /// No servers of one's own yet.
+    /// A count of own servers that begins at none.
     pub(super) fn no_servers(self: &Arc<Self>) -> OwnServers {
         OwnServers { budget: self.clone(), servers: 0 }
     }

@@ -36,8 +36,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) use self::places::Peer;
-use self::places::{BusyBody, NoPlace, Place, Places, possible};
-use crate::cancel::CancellationToken;
+use self::places::{BusyBody, NoPlace, Place, Places};
+use crate::{cancel::CancellationToken, limit::possible_connections};
 
 /// How long a connection may be open without a byte.
 const FIRST_BYTE: Duration = Duration::from_secs(5);
@@ -158,7 +158,7 @@ impl HttpServer {
         let hosts = KnownHosts { is_loopback, is_named, public: public_host, machine };
         let terms = Arc::new((limits, hosts, tls));
         let answer = Arc::new(answer);
-        let places = Places::new(possible(limits.connections));
+        let places = Places::new(possible_connections(limits.connections));
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}

@@ -17,6 +17,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::bounded;
+
 /// Makes one folder; it must not be there yet.
 pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
@@ -37,14 +39,7 @@ impl PrivateFolder {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let folder = openat(
-            rustix::fs::CWD,
-            path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        Ok(Self(Arc::new(folder.into())))
+        Ok(Self(Arc::new(bounded::open_folder(path)?)))
     }
 
     /// The folder at `place` below this one. It and those on the way are made where they are missing.

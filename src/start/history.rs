@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::config::StdioConfig;
+use crate::{config::StdioConfig, text::short_hex};
 
 /// Name of the file. Its number is that of its format: another one is another file.
 const FILE: &str = "starts-1.json";
@@ -245,8 +245,7 @@ fn key<'a>(kind: &'a str, parts: impl Iterator<Item = &'a str>) -> String {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }
-    let digest = digest.finalize();
-    digest.iter().take(12).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    short_hex(digest)[..24].to_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     fs,
     path::{Component, Path, PathBuf},
 };
@@ -12,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     bounded,
     config::{Config, Env, files_of_clients, kept_of_env_file},
+    text::hex,
 };
 
 /// Longest file that is looked at. A longer one has no digest, and none that would equal it.
@@ -74,16 +74,7 @@ fn digest(file: &Path, is_env: bool) -> Option<String> {
     let bytes = bounded::read(file, MAX_FILE).ok()?;
     let kept = is_env.then(|| std::str::from_utf8(&bytes).ok().and_then(kept_of_env_file)).flatten();
     Some(match kept {
-        Some(kept) => format!("{ENV}{}", hex(kept.as_bytes())),
-        None => hex(&bytes),
-    })
-}
-
-/// The digest of bytes in hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        // A `String` takes all.
-        let _ = write!(text, "{byte:02x}");
-        text
+        Some(kept) => format!("{ENV}{}", hex(&Sha256::digest(kept))),
+        None => hex(&Sha256::digest(&bytes)),
     })
 }

@@ -10,8 +10,10 @@ use std::{
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use super::files::{Digests, hex};
+use super::files::Digests;
+use crate::text::short_hex;
 
 /// The longest record that is read.
 const MAX_RECORD: u64 = 4 << 20;
@@ -61,8 +63,8 @@ impl Records {
     }
 
     fn path(&self, file: &Path) -> PathBuf {
-        let name = hex(file.as_os_str().as_encoded_bytes());
-        self.0.join(&name[..32]).with_extension("json")
+        let name = short_hex(Sha256::new_with_prefix(file.as_os_str().as_encoded_bytes()));
+        self.0.join(name).with_extension("json")
     }
 
     /// The record of the configuration at `file`.

@@ -1,11 +1,11 @@
 //! What a configuration starts and asks, in words for the person who looks at it: command lines and addresses.
 
+use sha2::{Digest as _, Sha256};
+
 use crate::{
     config::{Config, Endpoint, Guard, HttpEndpoint, LlmConfig, StdioConfig, origin_of},
-    text::counted,
+    text::{counted, short_hex},
 };
-
-use super::files::hex;
 
 /// Letters of one line that are shown from its beginning and from its end, if it is longer than both.
 const SHOWN: (usize, usize) = (300, 100);
@@ -49,7 +49,7 @@ pub(super) fn of(config: &Config) -> Vec<Started> {
     let mut started: Vec<Started> = Vec::new();
     for (name, what) in all {
         let what = config.secrets.hide(&what);
-        let digest = hex(format!("{name}\0{what}").as_bytes())[..32].to_owned();
+        let digest = short_hex(Sha256::new_with_prefix(format!("{name}\0{what}")));
         if !started.iter().any(|known| known.digest == digest) {
             started.push(Started { name, what: shortened(&what), is_new: true, digest });
         }

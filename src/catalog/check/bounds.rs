@@ -123,7 +123,7 @@ impl SchemaRequirements {
     }
 }
 
-/// Whether arguments are large, whatever the schema is.
+/// Says whether arguments are large by themselves, under any schema.
 pub(super) fn is_large(arguments: &Value) -> bool {
     let mut left = MANY_VALUES;
     weigh(arguments, false, &mut left).is_err()

@@ -33,7 +33,7 @@ struct Request<'a> {
     method: Option<serde::de::IgnoredAny>,
 }
 
-/// Tells who reads stderr, then the client at stdin and stdout. The exit code of the error.
+/// Tells the error to who reads stderr, and then to the client at stdin and stdout. Gives its exit code.
 pub(crate) fn refuse_client(ui: &Ui, error: &Error) -> ExitCode {
     let code = ui.fail(error);
     if std::io::stdin().is_terminal() {

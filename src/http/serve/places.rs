@@ -17,11 +17,6 @@ use tokio::sync::Notify;
 use super::AnswerBody;
 use crate::cancel::CancellationToken;
 
-/// Descriptors that are no connections of clients: those of servers, which must be there to start one again, files, others.
-const OTHER_FILES: u64 = 200;
-/// Connections that there are in any case.
-const LEAST: usize = 16;
-
 /// Where a connection comes from. Of version 6 a whole network (/64), which one machine may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
@@ -49,15 +44,6 @@ impl fmt::Display for Peer {
             address => write!(f, "{address}"),
         }
     }
-}
-
-/// So many connections as are wanted, or as files leave: the other half is for servers and all else.
-pub(super) fn possible(wanted: usize) -> usize {
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let possible = files.map_or(usize::MAX, |files| {
-        usize::try_from(files.saturating_sub(OTHER_FILES) / 2).unwrap_or(usize::MAX)
-    });
-    wanted.min(possible.max(LEAST))
 }
 
 /// Why a connection is not taken.

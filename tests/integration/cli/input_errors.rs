@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     daemon::Crib,
-    support::program::{Bench, code, err, out},
+    support::program::{Bench, CALC_AND_SCRIPT, code, err, out},
     support::signal,
 };
 
@@ -208,7 +208,7 @@ fn rules_are_checked_again_when_a_server_lists_its_tools() {
 
 #[test]
 fn a_truncated_cassette_is_reported() {
-    let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
+    let bench = Bench::new(CALC_AND_SCRIPT);
     bench.file("model.toml", "[[steps]]\nsay = \"caf\u{e9}\"\n");
     assert_eq!(code(&bench.run(&["run", "Hello?", "--record=whole.jsonl"])), 0);
     let whole = std::fs::read(bench.0.path().join("whole.jsonl")).unwrap();
@@ -302,7 +302,7 @@ const LINES: &[(&str, &str)] = &[
 
 #[test]
 fn mistakes_in_task_files_name_line_key_and_expectation() {
-    let bench = Bench::new("[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n");
+    let bench = Bench::new(CALC_AND_SCRIPT);
     for lines in LINES.chunks(20) {
         let text: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
         bench.file("tasks.jsonl", &text.join("\n"));

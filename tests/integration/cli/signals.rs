@@ -15,19 +15,12 @@ use std::{
 use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 
 use crate::support::{
-    program::{Bench, Running},
+    program::{Bench, CALC_AND_SCRIPT, Running},
     signal,
 };
 
 /// How long a command may take to end after a signal; on its own, where its input has an end of its own.
 const DEADLINE: Duration = Duration::from_secs(60);
-
-const CONFIG: &str = r#"
-[servers.calc]
-builtin = "calc"
-[llm]
-model = "script:model.toml"
-"#;
 
 const SIGNALS: [(&str, i32); 2] = [("TERM", 15), ("INT", 2)];
 
@@ -60,7 +53,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
 ];
 
 fn bench() -> Bench {
-    let bench = Bench::new(CONFIG);
+    let bench = Bench::new(CALC_AND_SCRIPT);
     bench.file("model.toml", "[[steps]]\nsay = \"4\"\n");
     bench.file("tasks.jsonl", "{\"id\": \"a\", \"input\": \"q\"}\n");
     bench.file("with_env.toml", "[servers.x]\ncommand = \"/bin/cat\"\nenv_file = \"in/env\"\n");

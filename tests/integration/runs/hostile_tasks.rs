@@ -4,14 +4,7 @@ use std::{fs, time::Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::program::{Bench, err};
-
-const CONFIG: &str = r#"
-[servers.calc]
-builtin = "calc"
-[llm]
-model = "script:model.toml"
-"#;
+use crate::support::program::{Bench, CALC_AND_SCRIPT, err};
 
 fn run(bench: &Bench) -> Vec<Value> {
     let done = bench.run(&["run", "tasks.jsonl"]);
@@ -22,7 +15,7 @@ fn run(bench: &Bench) -> Vec<Value> {
 
 #[test]
 fn a_schema_that_multiplies_fails_its_scorer_only() {
-    let bench = Bench::new(CONFIG);
+    let bench = Bench::new(CALC_AND_SCRIPT);
     bench.file("model.toml", "[[steps]]\nsay = '{\"a\": {\"a\": {\"a\": {}}}}'\n");
     let mut parts = serde_json::Map::from_iter([("d0".to_owned(), json!({"type": "object"}))]);
     for n in 1..60 {
@@ -47,7 +40,7 @@ fn a_schema_that_multiplies_fails_its_scorer_only() {
 
 #[test]
 fn a_target_that_overlaps_itself_is_given_up_in_time() {
-    let bench = Bench::new(CONFIG);
+    let bench = Bench::new(CALC_AND_SCRIPT);
     // Each place of the answer begins with the target, and none is a whole word.
     bench.file("model.toml", &format!("[[steps]]\nsay = \"{}\"\n", "a".repeat(400_000)));
     let task = json!({"id": "t", "input": "q", "target": "a".repeat(200_000)});

@@ -6,21 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::program::{Bench, code, err};
-
-const CONFIG: &str = r#"
-[servers.calc]
-builtin = "calc"
-[llm]
-model = "script:model.toml"
-"#;
+use crate::support::program::{Bench, CALC_AND_SCRIPT, code, err};
 
 const TASKS: &str =
     "{\"id\": \"a\", \"input\": \"q\", \"target\": \"4\"}\n{\"id\": \"b\", \"input\": \"q\"}\n";
 
 /// A run in which everything has ended, and a folder outside of it with a file.
 fn bench() -> (Bench, PathBuf, PathBuf) {
-    let bench = Bench::new(CONFIG);
+    let bench = Bench::new(CALC_AND_SCRIPT);
     bench.file("model.toml", "[[steps]]\nsay = \"4\"\n");
     bench.file("tasks.jsonl", TASKS);
     let done = bench.run(&["run", "tasks.jsonl"]);

@@ -13,6 +13,10 @@ use crate::support::{FIXTURE, assert_built};
 /// The value of a variable that nothing may show.
 pub(crate) const SECRET: &str = "planted-s3cret-value";
 
+/// A built-in server and a model that follows the script `model.toml`.
+pub(crate) const CALC_AND_SCRIPT: &str =
+    "[servers.calc]\nbuiltin = \"calc\"\n[llm]\nmodel = \"script:model.toml\"\n";
+
 /// A folder with a `servers.toml`, and the program in it.
 pub(crate) struct Bench(pub(crate) TempDir);
 

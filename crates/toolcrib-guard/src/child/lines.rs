@@ -134,7 +134,7 @@ impl LineReader {
         }
     }
 
-    /// As [`LineReader::new`], of a peer for which a budget is kept: `meter` is told how much memory the present line takes,
+    /// A reader of the lines of a peer for which a budget is kept: `meter` is told how much memory the present line takes,
     /// whenever that may have changed. If it says no, the stream is given up as one of a line without an end.
     #[must_use]
     pub fn metered(self, meter: impl FnMut(usize) -> bool + Send + 'static) -> Self {

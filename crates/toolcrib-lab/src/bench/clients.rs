@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc,
@@ -17,12 +17,15 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use hyper::{Response, body::Incoming};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::task::JoinSet;
-use toolcrib::cli_support::bench::{Scratch, at_percent, sorted};
+use toolcrib::cli_support::{
+    bench::{Scratch, at_percent, sorted},
+    raise_file_limit,
+};
 
-use super::gateway::gateways;
+use super::gateway::gateways::{self, Running};
 use crate::{
     context::Context,
     mcp::{Era, HttpClient, Identity, nobody},
@@ -30,7 +33,7 @@ use crate::{
 };
 
 /// Callers that are measured.
-const CALLERS: usize = 10;
+pub(super) const CALLERS: usize = 10;
 /// How many clients connect at once.
 const CONNECTING: usize = 50;
 /// Results of 1 MiB each that are asked for and not read.
@@ -62,6 +65,33 @@ pub(crate) struct Clients {
     check: bool,
 }
 
+/// A gateway, and callers that have made their first calls: what these allocate is not for others.
+pub(super) struct CalledGateway {
+    pub(super) running: Running,
+    pub(super) url: String,
+    pub(super) pid: Pid,
+    pub(super) callers: Vec<Arc<HttpClient>>,
+    // Removed last.
+    _scratch: Scratch,
+}
+
+impl CalledGateway {
+    /// Starts `toolcrib serve`: the program at `toolcrib`, or the one beside this one.
+    pub(super) async fn start(toolcrib: Option<&Path>) -> anyhow::Result<Self> {
+        let scratch = Scratch::new()?;
+        gateways::write_configs(&scratch)?;
+        let serve = gateways::own(toolcrib)?.into_iter().next().context("no gateway")?;
+        let running = serve.start(&scratch).await?;
+        let (url, pid) = (running.url().context("no address")?, running.pid().context("it has ended")?);
+        let mut callers = Vec::new();
+        for _ in 0..CALLERS {
+            callers.push(Arc::new(open(&url).await?));
+        }
+        call_for(Duration::from_millis(500), &callers).await?;
+        Ok(Self { running, url, pid, callers, _scratch: scratch })
+    }
+}
+
 /// Calls of the callers.
 pub(super) struct Calls {
     /// Sorted.
@@ -85,8 +115,7 @@ struct Report {
 impl Clients {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         // Each client has a connection, on both sides.
-        let limit = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+        raise_file_limit();
         let measured = Box::pin(self.measure(context));
         let report = context.cancel.run_until_cancelled(measured).await;
         let report = report.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))?;
@@ -100,31 +129,23 @@ impl Clients {
     }
 
     async fn measure(&self, context: &Context<'_>) -> anyhow::Result<Report> {
-        let scratch = Scratch::new()?;
-        gateways::write_configs(&scratch)?;
-        let serve = gateways::own(self.toolcrib.as_deref())?.into_iter().next().context("no gateway")?;
-        let running = serve.start(&scratch).await?;
-        let (url, pid) = (running.url().context("no address")?, running.pid().context("it has ended")?);
-        let mut callers = Vec::new();
-        for _ in 0..CALLERS {
-            callers.push(Arc::new(open(&url).await?));
-        }
-        // What the first calls allocate is not for clients.
-        call_for(Duration::from_millis(500), &callers).await?;
+        let gateway = CalledGateway::start(self.toolcrib.as_deref()).await?;
+        let CalledGateway { url, pid, callers, .. } = &gateway;
+        let pid = *pid;
         let one = resident(pid)?;
         context.ui.status("Connecting", format!("{} clients", self.clients));
-        let idle = connect(&url, self.clients.get()).await?;
+        let idle = connect(url, self.clients.get()).await?;
         let all = resident(pid)?;
         context.ui.status("Measuring", format!("{CALLERS} callers beside them"));
-        let quiet = call_for(self.time, &callers).await?;
+        let quiet = call_for(self.time, callers).await?;
         context.ui.status("Measuring", "beside one that reads nothing, and others that vanish in mid-call");
         let over = AtomicBool::new(false);
-        let unread = read_nothing(&url).await?;
+        let unread = read_nothing(url).await?;
         // The server gives all of them on one stream: an answer that comes after them shows that they have passed.
         anyhow::ensure!(call(&callers[0]).await, "no answer behind the results that nobody reads");
-        let vanishing = vanish(&url, &over);
+        let vanishing = vanish(url, &over);
         let disturbed = async {
-            let calls = call_for(self.time, &callers).await;
+            let calls = call_for(self.time, callers).await;
             over.store(true, Ordering::Relaxed);
             calls
         };
@@ -135,7 +156,7 @@ impl Clients {
         let below = descendants(pid);
         kill_process(pid, Signal::KILL)?;
         let left = left_of(&below).await;
-        running.stop().await;
+        gateway.running.stop().await;
         let idle_bytes = all.saturating_sub(one) / self.clients.get() as u64;
         Ok(Report {
             idle_bytes,

@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use hyper::Uri;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Pid;
 use serde_json::json;
 use tokio::{
     io::AsyncReadExt as _,
@@ -23,26 +23,21 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use toolcrib::cli_support::bench::{Scratch, at_percent};
+use toolcrib::cli_support::{bench::at_percent, raise_file_limit};
 
-use super::{
-    clients::{Calls, call_for, open, resident},
-    gateway::gateways,
-};
+use super::clients::{CALLERS, CalledGateway, Calls, call_for, open, resident};
 use crate::{
     context::Context,
     mcp::{Era, HttpClient, Identity},
     ui::{Ui, at_least_one, micros},
 };
 
-/// Callers that are measured.
-const CALLERS: usize = 10;
 /// Results of 1 MiB each that one client asks for and does not read.
 const UNREAD: usize = 8;
 const UNREAD_BYTES: usize = 1 << 20;
 /// Values in what a session says of itself: 4 MB.
 const SAID: usize = 2_000_000;
-/// What the gateway may hold for one address, as its configuration says, and what it takes besides.
+/// Bytes that the gateway may hold for one address, as its configuration says, and that it takes besides.
 const MAX_HELD: u64 = 256 << 20;
 const BESIDES: u64 = 64 << 20;
 /// With `--check`, the slowest calls may take so many times as long beside the crowd.
@@ -70,7 +65,7 @@ pub(crate) struct Crowd {
     check: bool,
 }
 
-/// What the crowd did.
+/// Counts of what the crowd did.
 #[derive(Default)]
 struct Done {
     over: AtomicBool,
@@ -89,8 +84,7 @@ struct Report {
 impl Crowd {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         // Each connection is a file on both sides.
-        let limit = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+        raise_file_limit();
         let measured = Box::pin(self.measure(context));
         let report = context.cancel.run_until_cancelled(measured).await;
         let report = report.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))?;
@@ -103,19 +97,12 @@ impl Crowd {
     }
 
     async fn measure(&self, context: &Context<'_>) -> anyhow::Result<Report> {
-        let scratch = Scratch::new()?;
-        gateways::write_configs(&scratch)?;
-        let serve = gateways::own(self.toolcrib.as_deref())?.into_iter().next().context("no gateway")?;
-        let running = serve.start(&scratch).await?;
-        let (url, pid) = (running.url().context("no address")?, running.pid().context("it has ended")?);
-        let mut callers = Vec::new();
-        for _ in 0..CALLERS {
-            callers.push(Arc::new(open(&url).await?));
-        }
-        call_for(Duration::from_millis(500), &callers).await?;
+        let gateway = CalledGateway::start(self.toolcrib.as_deref()).await?;
+        let CalledGateway { url, pid, callers, .. } = &gateway;
+        let pid = *pid;
         let before = resident(pid)?;
         context.ui.status("Measuring", format!("{CALLERS} callers alone"));
-        let quiet = call_for(self.time, &callers).await?;
+        let quiet = call_for(self.time, callers).await?;
         let (silent, sessions, unread) = (self.silent, self.sessions, self.unread);
         context.ui.status(
             "Measuring",
@@ -132,10 +119,10 @@ impl Crowd {
         }
         crowd.spawn(say_too_much(url.clone(), sessions.get(), done.clone()));
         crowd.spawn(watch(pid, done.clone()));
-        let crowded = call_for(self.time, &callers).await;
+        let crowded = call_for(self.time, callers).await;
         done.over.store(true, Relaxed);
         crowd.shutdown().await;
-        running.stop().await;
+        gateway.running.stop().await;
         Ok(Report { before, quiet, crowded: crowded?, done })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn thaw(pid: u32, ours: impl Fn(u32) -> bool) {
     }
 }
 
-/// Where the freezer is mounted, and the folder of a process's group there.
+/// Finds the mount of the freezer, and the folder of a process's group there.
 fn group_of(pid: u32) -> Option<(PathBuf, PathBuf)> {
     let groups = beginning(format!("/proc/{pid}/cgroup"), LONGEST).ok()?;
     let path = groups.split(|byte| *byte == b'\n').find_map(|line| {

@@ -34,7 +34,7 @@ pub(crate) struct Gateway {
     command: Vec<String>,
     /// Where it serves HTTP; without it the command is started for each client, and serves its stdin and stdout.
     pub(super) url: Option<String>,
-    /// What is done once before clients start the command.
+    /// Words of the command that is run once before clients start theirs.
     #[serde(default)]
     before: Vec<String>,
     /// What ends what the command has left running.
