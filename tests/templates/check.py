@@ -1,7 +1,7 @@
 """Compares servers that are forked from a template with the same servers started in the ordinary way.
 
-usage: check.py [PYTHON ..] [--servers VENV]: the interpreters to check (default: this one), or the folder of the public
-servers, which are measured too, or both.
+usage: check.py [--effects] [PYTHON ..] [--servers VENV]: the interpreters to check (default: this one), or the folder of the public
+servers, which are measured too, or both. --effects: only what imports change, or make by chance.
 """
 
 import json
@@ -13,15 +13,15 @@ import sys
 import tempfile
 import time
 
+from effects import check_effects
 from refusals import check_refusals
-from zygote import HERE, Output, Template, ask, normal_start, private_memory
+from zygote import HERE, Output, Template, ask, normal_start, private_memory, until_ready
 
 SHARED_LIB = """
 import asyncio, concurrent.futures, logging, multiprocessing, os, random, ssl, tempfile, uuid
 from os import getcwd
 from sys import argv
 LEVEL = os.environ.get("SHARED_LIB_LEVEL", "none")
-os.environ.setdefault("SHARED_LIB_WROTE", "1")
 SEEDED, BY_CHANCE = random.Random(5), random.Random()
 try: import no_such_thing
 except ImportError: pass
@@ -160,7 +160,7 @@ def check_starts(lab: Lab) -> "list[str]":
             continue
         forms = [["-m", "probe_server"]] + [[words[0]] for words in scripts.values()]
         if not flags:
-            forms += [["-m", "cwd_module"], [os.path.join(lab.folder, "env/bin/probe-uv")], [os.path.join(lab.folder, "env/bin/probe-long")]]
+            forms += [[os.path.join(lab.folder, "env/bin/probe-uv")], [os.path.join(lab.folder, "env/bin/probe-long")]]
         for form in forms:
             args = [python, *flags, *form, "light" if flags else "dump", "--x", "ü"]
             started = template.start(args, lab.server_env, lab.cwd, "python")
@@ -193,9 +193,10 @@ def check_starts(lab: Lab) -> "list[str]":
             is_quick = ["an object of the library has ended" in output for output in outputs] == [True, False]
             if is_quick != (version >= [3, 10]):
                 found.append(f"whether the end is quick: {outputs}")
-            args = [python, "wrong.py"]
-            forked = outcome_of(template.start(args, lab.server_env, lab.cwd, "python"))
-            found += compare("a syntax error", normal_outcome(args, lab.server_env, lab.cwd), forked)
+            for form in (["wrong.py"], ["-m", "cwd_module"]):
+                refused = template.start([python, *form], lab.server_env, lab.cwd, "python").refused
+                if "cannot be read" not in (refused or {}).get("what", ""):
+                    found.append(f"{form} could import anything: {refused}")
             # The name of a console script, executed as a program.
             script = os.path.join(lab.folder, "env/bin/probe-server")
             forked = outcome_of(template.start([python, script, "dump"], lab.server_env, lab.cwd, "probe-server"))
@@ -263,20 +264,15 @@ def check_servers(venv: str) -> "list[str]":
     env = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     names = ["mcp-server-time", "mcp-server-git", "mcp-server-fetch"]
     scripts = [os.path.join(venv, "bin", name) for name in names]
-    entries = [["script", script] for script in scripts] + [["module", name.replace("-", "_")] for name in names]
-    template, avoid = None, []
-    for _ in range(4):
-        template = Template(python, [], entries, env, avoid=avoid)
-        report = template.report()
-        if "ready" in report:
-            break
-        print("  left out:", report)
-        avoid = report["failed"]["avoid"]
-        template.end()
-    print("  template:", json.dumps(report))
     forms = [[script] for script in scripts] + [["-m", name.replace("-", "_")] for name in names]
+    templates = []
+    for name, script in zip(names, scripts):
+        template, ready = until_ready(python, [["script", script], ["module", name.replace("-", "_")]], env)
+        templates.append(template)
+        print(f"  {name}: {ready['modules']} modules", json.dumps({"left out": ready["skipped"], "environment": ready["environment"]}))
     ordinary = []
-    for form in forms:
+    for at, form in enumerate(forms):
+        template = templates[at % 3]
         process = normal_start([python, *form], env, "/")
         normal = ask(process.stdin.fileno(), process.stdout.fileno(), messages(), 2)
         process.kill()
@@ -292,7 +288,7 @@ def check_servers(venv: str) -> "list[str]":
         if (outcome["status"], outcome["err"]) != (0, ""):
             found.append(f"{form}: {outcome}")
     begin = time.monotonic()
-    all24 = [template.start([python, *forms[number % 3]], env, "/", "python") for number in range(24)]
+    all24 = [templates[number % 3].start([python, *forms[number % 3]], env, "/", "python") for number in range(24)]
     for started in all24:
         ask(started.stdin, started.stdout, messages()[:1], 1)
     wall, cpu = time.monotonic() - begin, 0.0
@@ -304,7 +300,8 @@ def check_servers(venv: str) -> "list[str]":
             os.close(file)
     millis = cpu * 1000 / 24
     print(f"  24 servers: {wall * 1000:.0f} ms, {millis:.1f} ms of CPU each, {sum(memory) / 24 / 2**20:.1f} MiB of private memory each")
-    template.end()
+    for template in templates:
+        template.end()
     mean = sum(ordinary) / len(ordinary)
     print(f"  in the ordinary way: {mean:.0f} ms of CPU each")
     return found + ([f"a forked server takes {millis:.0f} ms of CPU, an ordinary one {mean:.0f}"] if millis * 3 > mean else [])
@@ -315,12 +312,16 @@ def main() -> int:
     if "--servers" in args:
         servers = args.pop(args.index("--servers") + 1)
         args.remove("--servers")
+    checks = [check_starts, check_environments, check_leak_checks, check_refusals]
+    if "--effects" in args:
+        args.remove("--effects")
+        checks = [check_effects]
     found = []
     for python in args or ([] if servers else [sys.executable]):
         print(python, flush=True)
         lab = Lab(python)
         try:
-            found += [f"{python}: {words}" for words in check_starts(lab) + check_environments(lab) + check_leak_checks(lab) + check_refusals(lab)]
+            found += [f"{python}: {words}" for check in checks for words in check(lab)]
         finally:
             shutil.rmtree(lab.folder)
     if servers:

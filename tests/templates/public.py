@@ -25,7 +25,7 @@ def install(folder, package):
     environment = folder / re.split("[=<>\\[]", package)[0]
     if not (environment / ".done").exists():
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        subprocess.run([environment / "bin/python", "-m", "pip", "install", "-q", package], check=True)
+        subprocess.run([environment / "bin/python", "-m", "pip", "install", "-q", *package.split("+")], check=True)
         (environment / ".done").touch()
     return environment
 
@@ -127,4 +127,5 @@ def main(folder, *names):
     return wrong > 0
 
 
-sys.exit(main(*sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -4,7 +4,13 @@ import os
 import time
 
 HOLD = os.path.join(os.path.dirname(__file__), "hold")
-with open("/proc/self/cmdline", "rb") as command:
-    is_template = command.read().startswith(b"toolcrib-template")
-while is_template and os.path.exists(HOLD):
-    time.sleep(0.01)
+
+
+def hold():
+    with open("/proc/self/cmdline", "rb") as command:
+        is_template = command.read().startswith(b"toolcrib-template")
+    while is_template and os.path.exists(HOLD):
+        time.sleep(0.01)
+
+
+hold()

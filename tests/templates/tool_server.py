@@ -1,14 +1,12 @@
-"""An MCP server on the standard library, which knows whether it was forked: the template has imported this module, or the server."""
+"""An MCP server on the standard library, which knows whether it was forked: a template keeps its objects out of garbage collections."""
 
+import gc
 import json
-import os
 import sys
-
-IMPORTED_BY = os.readlink("/proc/self")
 
 
 def was_forked():
-    return IMPORTED_BY != str(os.getpid())
+    return gc.get_freeze_count() > 0
 
 
 def result_of(message, tools):

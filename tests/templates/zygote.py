@@ -15,7 +15,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = os.path.join(HERE, "../../src/launch/template")
-CODE = "\n".join(open(os.path.join(PARTS, part + ".py")).read() for part in ("imports", "disk", "request", "end", "template"))
+CODE = "\n".join(open(os.path.join(PARTS, part + ".py")).read() for part in ("entries", "effects", "imports", "disk", "members", "request", "end", "template"))
 GUARD = ["python3", "-I", "-S", os.path.join(HERE, "guard.py")]
 LIMIT = 60.0
 
@@ -61,13 +61,13 @@ class Started:
 
 
 class Template:
-    def __init__(self, python: str, flags: "list[str]", entries: list, env: dict, cwd: str = "/", avoid: list = ()):
+    def __init__(self, python: str, flags: "list[str]", entries: list, env: dict, cwd: str = "/", avoid: list = (), proven: str = ""):
         self.python, self.flags, self.number = python, flags, 0
         pairs = [os.pipe(), os.pipe()]
         self.zygote, theirs3 = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.manager, theirs4 = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [pairs[0][0], pairs[1][1], pairs[1][1], theirs3.fileno(), theirs4.fileno()]
-        plan = json.dumps({"entries": entries, "avoid": list(avoid)})
+        plan = json.dumps({"entries": entries, "avoid": list(avoid), "proven": proven})
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -137,6 +137,20 @@ class Template:
         os.waitpid(self.pid, 0)
         self.manager.close()
         os.close(self.stdin)
+
+
+def until_ready(python: str, entries: list, env: dict, flags: list = (), **kwargs) -> "tuple[Template, dict]":
+    """A template without what it cannot have, and what it reports."""
+    avoid: list = []
+    for _ in range(8):
+        template = Template(python, list(flags), entries, env, avoid=avoid, **kwargs)
+        report = template.report()
+        if "ready" in report:
+            return template, report["ready"]
+        template.end()
+        assert not {*report["failed"]["avoid"]} <= {*avoid}, report
+        avoid = report["failed"]["avoid"]
+    raise AssertionError(report)
 
 
 def normal_start(args: list, env: dict, cwd: str, executable: "str | None" = None) -> subprocess.Popen:

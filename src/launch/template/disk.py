@@ -1,4 +1,4 @@
-"""Notes what imports look for on disk, and what they change there. Second part of the program, after imports.py."""
+"""Notes what imports look for on disk, and what they change there. Fourth part of the program, after imports.py."""
 
 import builtins
 import functools
@@ -19,6 +19,7 @@ PATH_LISTS = ("iterdir", "glob", "rglob")  # Python 3.13 keeps `os.scandir` for 
 FUNCTION_SETS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids)
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 LIVE = ["/proc", "/sys", "/dev"]  # What is read here is of the moment, and changes with each look.
+CHANCE = ("/dev/random", "/dev/urandom", "/dev/hwrng", "/proc/sys/kernel/random/")  # Each read is another one.
 PLACES_MAX = 1000
 # Also when the names of `os` are replaced.
 real_stat = os.stat
@@ -72,6 +73,8 @@ class Disk:
         if self.watch.loading() is None:
             return function(*args, **kwargs)
         path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
+        if name == "open" and isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith(CHANCE):
+            self.watch.blame("made a random value")
         if name not in CHANGES:
             self._look(path, kwargs.get("dir_fd"), name in LISTS or name in PATH_LISTS)
         outcome = function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The end of a server, which leaves the modules of its template as they are. Fourth part of the program, after request.py.
+"""The end of a server, which leaves the modules of its template as they are. Seventh part of the program, after request.py.
 
 Python clears every module as it ends. In a fork that writes to most pages of the template, each of which is copied for it: as much
 work as the whole start of the server. All that only the server has ends as ever.

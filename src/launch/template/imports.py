@@ -1,202 +1,54 @@
-"""Finds and imports the modules that the Python servers of one environment share.
+"""Imports the modules that servers share, and watches what the imports do. Third part of the program, after effects.py."""
 
-First part of the program of a template: disk.py, request.py and template.py follow it in the same file. A server's own package is
-only read, never run: it is run after the fork, with the server's own environment, arguments and working directory.
-"""
+import functools
+import itertools
 
-import sys
-
-if sys.path[:1] == [""]:
-    del sys.path[0]  # The working directory, which `-c` adds: its files are none of ours.
-STARTUP_MODULES = frozenset(sys.modules)
-
-import ast
-import builtins
-import gc
-import importlib
-import importlib.machinery
-import os
-import random
-import signal
-
-import _frozen_importlib as importer
-
-STDLIB = os.path.dirname(os.__file__)
-STDLIB_NAMES = getattr(sys, "stdlib_module_names", {"argparse", "asyncio", "json", "logging"})
-SITE_FOLDERS = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 # What these modules read as they are imported changes nothing in them (GitPython runs `git version`), or is renewed.
 HARMLESS = {"git": ("*", "<cwd>"), "rich": ("<cwd>",)}
 # These modules read all variables, and use those that begin so, in capitals or not.
 PREFIXES = {"fastmcp": "FASTMCP_*", "fastmcp.settings": "FASTMCP_*"}
-# What the first call of nearly every server on these packages imports, inside of a function.
-LATER = {"anyio": "anyio._backends._asyncio", "httpx": "httpcore"}
-FILES_MAX = 2000  # The most sources of its own that are read for one server.
-
-
-def is_below(path: str, folders: "list[str]") -> bool:
-    return any(path.startswith(folder + os.sep) for folder in folders)
-
-
-def is_stdlib(name: str) -> bool:
-    """Whether a module belongs to Python itself."""
-    if name not in sys.modules:
-        return name.split(".")[0] in STDLIB_NAMES
-    file = getattr(sys.modules[name], "__file__", None)
-    return file is None or (is_below(file, [STDLIB]) and not is_below(file, SITE_FOLDERS))
-
-
-def is_module_at(name: str, names: "set[str] | list[str] | frozenset[str]") -> bool:
-    """Whether `name` is one of the modules `names` or below one."""
-    parts = name.split(".")
-    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
-
-
-def own_names(is_listed) -> "set[str]":
-    """The top-level modules of the distribution of which `is_listed(folder, file)` holds for a file."""
-    for folder in SITE_FOLDERS:
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            try:
-                with open(os.path.join(folder, name, "RECORD"), encoding="utf-8") as record:
-                    files = [line.rsplit(",", 2)[0] for line in record]
-            except (OSError, ValueError):
-                continue
-            if any(is_listed(folder, file) for file in files):
-                tops = (file.split("/")[0].split(".")[0] if "/" not in file else file.split("/")[0] for file in files)
-                return {top for top in tops if top.isidentifier() and top != "__pycache__"}
-    return set()
-
-
-def imports_of(tree: ast.AST):
-    """The imports of a module, but those for type checkers, and whether each runs with it: not in a function."""
-    inside = (ast.stmt, ast.excepthandler, getattr(ast, "match_case", ast.stmt))
-    todo = [(tree, True)]
-    while todo:
-        node, runs = todo.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node, runs
-        children = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            children = node.orelse
-        runs = runs and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        todo += [(child, runs) for child in children if isinstance(child, inside)]
-
-
-class Entry:
-    """What a server's own modules import, found without running any code of theirs."""
-
-    def __init__(self, kind: str, name: str):
-        self.folder = os.path.dirname(os.path.realpath(name)) if kind == "script" else None
-        self.shared: "set[tuple[str, str]]" = set()  # Modules, each with a name to take from it, or "".
-        self.missing = kind == "script" and not os.path.isfile(name)
-        self._specs: dict = {}
-        self._seen: "set[str]" = set()
-        if kind == "script":
-            script = os.path.realpath(name)
-
-            def is_listed(folder: str, file: str) -> bool:
-                same = os.path.basename(file) == os.path.basename(script)
-                return same and os.path.realpath(os.path.join(folder, file)) == script
-
-            self.own = own_names(is_listed)
-            self._read(script, "")
-        else:
-            top = name.split(".")[0]
-            self.own = own_names(lambda _, file: file.startswith(top + "/") or file == top + ".py") | {top}
-            self._visit(name)
-            self._visit(name + ".__main__")
-
-    def _find(self, name: str):
-        if name not in self._specs:
-            self._specs[name] = self._search(name)
-        return self._specs[name]
-
-    def _search(self, name: str):
-        parent, _, _ = name.rpartition(".")
-        path = None
-        if parent:
-            above = self._find(parent)
-            path = above and above.submodule_search_locations
-            if path is None:
-                return None
-            # The list of a namespace package asks for its parent, which is not imported.
-            path = list(getattr(path, "_path", path))
-        elif self.folder:
-            spec = importlib.machinery.PathFinder.find_spec(name, [self.folder])
-            if spec is not None and spec.origin and name not in STARTUP_MODULES:
-                return spec
-        for finder in sys.meta_path:
-            try:
-                spec = finder.find_spec(name, path, None)
-            except Exception:
-                spec = None
-            if spec is not None:
-                return spec
-        return None
-
-    def _is_own(self, name: str, spec) -> bool:
-        if name.split(".")[0] in self.own:
-            return True
-        if spec.origin in ("built-in", "frozen"):
-            return False
-        places = [spec.origin] if spec.origin else list(getattr(spec.submodule_search_locations, "_path", []))
-        if self.folder and any(os.path.dirname(place) == self.folder for place in places):
-            return True
-        return not all(is_below(place, [STDLIB, *SITE_FOLDERS]) for place in places)
-
-    def _visit(self, name: str) -> None:
-        parts = name.split(".")
-        for part in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
-            if part in self._seen or len(self._seen) > FILES_MAX:
-                continue
-            self._seen.add(part)
-            spec = self._find(part)
-            if spec is None:
-                return
-            if not self._is_own(part, spec):
-                self.shared.add((part, ""))
-            elif (spec.origin or "").endswith(".py"):
-                is_package = spec.submodule_search_locations is not None
-                self._read(spec.origin, part if is_package else part.rpartition(".")[0])
-
-    def _read(self, path: str, package: str) -> None:
-        try:
-            with open(path, "rb") as file:
-                tree = ast.parse(file.read(1 << 22), path)
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            return
-        for node, runs in imports_of(tree):
-            if isinstance(node, ast.Import):
-                bases = [alias.name for alias in node.names]
-            else:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-                base = ".".join([*above, *([node.module] if node.module else [])])
-                bases = [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")] if base else []
-            for name in bases:
-                # Of the imports in functions, only Python's own modules: they cost little.
-                if runs or (name.split(".")[0] in STDLIB_NAMES and name.split(".")[0] not in self.own):
-                    self._visit(name)
-            # A package may import what it offers only when it is asked for.
-            if runs and isinstance(node, ast.ImportFrom) and (bases[:1] or [""])[0] in self._seen:
-                if (bases[0], "") in self.shared:
-                    self.shared.update((bases[0], alias.name) for alias in node.names if alias.name != "*")
+# What every server on this package imports as it begins to serve, inside of a function.
+LATER = {"mcp.server.stdio": "anyio._backends._asyncio"}
+# Of these modules, once they are there, what makes values by chance.
+BY_CHANCE = {"_ssl": ("RAND_bytes", "RAND_pseudo_bytes"), "_uuid": ("generate_time_safe",), "uuid": ("uuid4",)}
+# Names whose values by chance each server makes anew.
+RENEWED = {("rich.style", "_id_generator"): lambda: itertools.count(random.randint(0, 2**24))}
+UUID = re.compile(r"[0-9a-f]{8}(-?)([0-9a-f]{4}\1){3}[0-9a-f]{12}")
+CELL = (lambda value: lambda: value)(0).__closure__[0]
+CUT = ">"  # Behind a name to be left out: with all that is imported after it.
 
 
 class Watch:
-    """Imports modules, and notes what they read and leave that a fork of this process must not share."""
+    """Imports modules, and notes what they read, leave and change that a fork of this process must not share.
 
-    def __init__(self, avoid: "list[str]"):
-        self.avoid = avoid
+    A change of what others see is imported by each server itself, and so is what a program imports after it. Most of these are only
+    looked for if `is_new`: what was compared once does the same again."""
+
+    def __init__(self, avoid: "list[str]", is_new: bool):
+        self.avoid = [name for name in avoid if not name.endswith(CUT)]
+        self.cuts = {name[: -len(CUT)] for name in avoid if name.endswith(CUT)}
+        self.is_new = is_new
         self.names: "dict[str, set[str]]" = {}  # Variables that were read, each with the modules that did.
+        self.set_by: "dict[bytes, str]" = {}  # Variables that were set or removed, each with the module that did it last.
         self.disk = Disk(self)
-        self.shared: "set[str]" = set()  # Modules that have made an identifier by chance, the same in all servers.
-        self.writes: "dict[str, str | None]" = {}  # Variables that imports set, or deleted.
         self.problems: "list[tuple[str, list[str]]]" = []  # In words, and the modules to leave out.
         self.skipped: "dict[str, str]" = {}
+        self.imported: "list[tuple[str, str]]" = []  # In this order.
         self.not_found: "set[str]" = set()  # Top-level modules that imports have looked for.
         self.seeded: list = []  # Random generators with a seed of their own.
+        self.seeds: "list[tuple[str, str]]" = []  # Of these, each with the module that has made it.
+        self.drawing: "set[str]" = set()  # Modules that have drawn numbers by chance.
+        self.uuids: list = []  # That were made by chance, each with the module that asked.
+        self.renewed: "list[tuple[dict, str, object]]" = []  # Names that have one of them: each server gets others.
+        self._wanted = ""
         self._loading: "list[str]" = []
         self._undo: list = []
-        self._left = self._leftovers()
+        self._left = process_leftovers()
+        self._settings = settings()
+        self._filters = tuple(warnings.filters)
+        self._drawn = drawn()
+        self._far = far_settings()
+        self._attributes = Attributes()
 
     # A finder at the end of sys.meta_path.
     def find_spec(self, name, path=None, target=None):
@@ -207,28 +59,41 @@ class Watch:
         pass
 
     def run(self, wanted: "list[tuple[str, str]]") -> None:
-        """Imports modules, and takes names from them; see [Entry.shared]."""
+        """Imports modules, and takes names from them; see [Entry.wanted]."""
         self._start()
+        self.skipped.update((module, "left out, with what is imported after it") for module in self.cuts)
+        if self.is_new:
+            self._attributes.take(set(sys.modules))
         for module, name in wanted:
             self._import(module, name)
         for module, later in LATER.items():
-            if module in sys.modules:
+            if not self.cuts and module in sys.modules:
                 self._import(later)
+        self._check_settings([name for name, _ in wanted][-1:])  # Also of what was compared before.
         self._stop()
+        self._find_uuids()
 
     def _import(self, module: str, name: str = "") -> None:
-        if is_module_at(module, self.avoid):
+        if is_module_at(module, self.avoid) or is_module_at(module, self.cuts):
             self.skipped[module] = "left out"
             return
-        before = set(sys.modules)
+        self._wanted = module
+        before, seeds, variables = set(sys.modules), len(self.seeds), environment_now()
         try:
             found = importlib.import_module(module)
             if name:
                 getattr(found, name, None)
+            self.imported.append((module, name))
         except BaseException as error:
             self.skipped[module] = f"{type(error).__name__}: {error}"[:300]
             self._roll_back(module, before)
+            del self.seeds[seeds:]
         self._check([module])
+        # What is set for a while, and then as it was, is seen by nobody else.
+        for name in sorted({variable.partition(b"=")[0] for variable in variables ^ environment_now()}):
+            self.blame_change(f"set or removed the variable {os.fsdecode(name)}", [self.set_by.get(name, module)])
+        if self.is_new and (set(sys.modules) != before or module in self.skipped):
+            self._check_far(module)
 
     def _roll_back(self, name: str, before: "set[str]") -> None:
         """Forgets what a failed import has loaded: half a package would be found by the server."""
@@ -255,48 +120,77 @@ class Watch:
             if name not in HARMLESS.get(module, ()) and not name.startswith("TOOLCRIB_"):  # Our own marks.
                 self.names.setdefault(name, set()).add(module)
 
-    def _note_random(self) -> None:
-        if sys._getframe(2).f_globals["__name__"] == "uuid":
-            self.shared.add(self._loading[-1])
-        else:
-            self.blame("made a random value")
-
     def blame(self, what: str, modules: "list[str] | None" = None) -> None:
+        """Of what a fork must not have: these modules are left out, and those that need them."""
         modules = [name for name in (self._loading if modules is None else modules) if not is_stdlib(name)]
         if modules:
-            self.problems.append((f"the import of {modules[-1]} {what}", modules))
+            needing = [self._wanted] if self._wanted and not is_stdlib(self._wanted) else []
+            self.problems.append((f"the import of {modules[-1]} {what}", [*needing, *modules]))
 
-    def _leftovers(self) -> dict:
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            children = True
-        except ChildProcessError:
-            children = False
-        return {
-            "started a thread": len(os.listdir("/proc/self/task")),
-            "left a descriptor open": tuple(os.listdir("/proc/self/fd")),
-            "left a child process": children,
-            "changed the handler of a signal": tuple(map(signal._signal.getsignal, range(1, signal.NSIG))),
-            "changed the working directory": CALLS["getcwd"](),
-        }
+    def blame_change(self, what: str, modules: "list[str] | None" = None) -> None:
+        """Of what later imports may see: nothing that a program imports after it may be imported before it."""
+        modules = self._loading if modules is None else modules
+        if modules and not is_stdlib(modules[-1]):
+            self.problems.append((f"the import of {modules[-1]} {what}", [self._wanted + CUT]))
 
     def _check(self, modules: "list[str] | None" = None) -> None:
-        left = self._leftovers()
-        for what, now in left.items():
-            if now != self._left[what]:
-                self.blame(what, modules)
+        left = process_leftovers()
+        for what in changed(self._left, left):
+            self.blame(what, modules)
         self._left = left
+        if not self.is_new:
+            return
+        self._check_settings(modules)
+        loading = self._loading if modules is None else modules
+        filters = tuple(warnings.filters)
+        if loading and len({str(filters_of_others(known, loading[-1].split(".")[0])) for known in (self._filters, filters)}) > 1:
+            self.blame_change("changed the filters of warnings", modules)
+        self._filters, before, self._drawn = filters, self._drawn, drawn()
+        if loading and before != self._drawn:
+            self.drawing.add(loading[-1])
+
+    def _check_settings(self, modules: "list[str] | None") -> None:
+        found = settings()
+        for what in changed(self._settings, found):
+            self.blame_change(what, modules)
+        self._settings = found
+
+    def _check_far(self, module: str) -> None:
+        """As [Watch._check], of what takes longer to find out."""
+        found = far_settings()
+        for what in changed(self._far, found):
+            self.blame_change(what, [module])
+        self._far = found
+        self._check_attributes([module])
+
+    def _check_attributes(self, modules: "list[str] | None") -> None:
+        names = self._attributes.changes()
+        if names:
+            self.blame_change(f"changed {', '.join(names[:3])}", modules)
 
     def _load(self, load, spec):
         self._check()  # Of what those that wait for this import have done until now.
+        # What Python's own modules do to each other as they are imported is no change: looked at around each group of them.
+        is_first = self.is_new and is_stdlib(spec.name) and not (self._loading and is_stdlib(self._loading[-1]))
+        if is_first:
+            self._check_attributes(None)
         self._loading.append(spec.name)
         try:
             if is_module_at(spec.name, self.avoid):
                 self.blame("is to be left out")
-            return load(spec)
+            elif is_module_at(spec.name, self.cuts):
+                self.blame_change("is to be left out, with what follows")
+            module = load(spec)
+            for name in BY_CHANCE.get(spec.name, ()):
+                self._watch_chance(module, name)
+            return module
         finally:
             self._check()
             self._loading.pop()
+            if self.is_new:
+                if is_first and is_stdlib(spec.name):
+                    self._attributes.changes()
+                self._attributes.take({spec.name})
 
     def _is_own_doing(self) -> bool:
         """Whether Python itself asks: what it keeps is renewed in each server (`renew`)."""
@@ -310,31 +204,70 @@ class Watch:
         for environ in (os.environ, os.environb):
             self._undo.append((environ, "__class__", type(environ)))
             environ.__class__ = watched_environment(self, type(environ))
-        seed = random.Random.seed
-
-        def noted_seed(generator, a=None, *args, **kwargs):
-            if a is not None:
-                self.seeded.append(generator)
-            return seed(generator, a, *args, **kwargs)
-
-        self.replace(random.Random, "seed", noted_seed)
+        self.replace(random.Random, "seed", noting_seeds(random.Random.seed, self._note_seed, self.seeds, self.loading))
         for name in ("getcwd", "getcwdb"):
-            self._note_calls(os, name, lambda: self.note("<cwd>"))
-        self._note_calls(os, "getpid", lambda: self.blame("asked for the process id"))
-        for module, name in ((os, "urandom"), (random, "_urandom")):
-            self._note_calls(module, name, self._note_random)
+            self._note_calls(os, name, lambda *_: self.note("<cwd>"))
+        self._note_calls(os, "getpid", lambda *_: self.blame("asked for the process id"))
+        for module, name in ((os, "urandom"), (os, "getrandom"), (random, "_urandom")):
+            self._watch_chance(module, name)
+        for module, names in BY_CHANCE.items():
+            for name in names if module in sys.modules else ():
+                self._watch_chance(sys.modules[module], name)
+        for module, name in ((os, "putenv"), (os, "unsetenv")):
+            self._note_calls(module, name, self._note_variable)
+        for name in ("seed", "setstate"):
+            self._note_calls(random, name, lambda *args: self.blame("set the seed of chance") if args and args[0] is not None else None)
+        self._note_calls(codecs, "register", lambda *_: self.blame_change("registered a codec"))
+        self._note_calls(codecs, "register_error", self._note_handler)
+        for name in ("disable", "enable", "freeze"):
+            self._note_calls(gc, name, lambda *_: self.blame_change("changed when Python collects garbage"))
+        self._note_calls(sys, "addaudithook", lambda *_: self.blame_change("added an audit hook"))
         self.disk.start()
         self.replace(sys, "argv", watched_arguments(self))
+
+    def _note_variable(self, name, *_) -> None:
+        self.set_by[os.fsencode(name)] = self.loading() or "sys"
+
+    def _note_seed(self, generator) -> None:
+        if generator is random._inst:
+            self.blame("set the seed of chance")
+        self.seeded.append(generator)
+
+    def _watch_chance(self, module, name: str) -> None:
+        if name == "uuid4":
+            uuid4 = module.uuid4
+
+            def noted():
+                made = uuid4()
+                if self.loading():
+                    self.uuids.append((made, self.loading()))
+                return made
+
+            self.replace(module, name, functools.update_wrapper(noted, uuid4))
+        elif hasattr(module, name):
+            self._note_calls(module, name, self._note_chance)
+
+    def _note_handler(self, name: str, *_) -> None:
+        """Of errors in texts; one with a new name is nobody else's."""
+        try:
+            codecs.lookup_error(name)
+        except (LookupError, TypeError):
+            return
+        self.blame_change("replaced how errors in texts are handled")
+
+    def _note_chance(self, *_) -> None:
+        if sys._getframe(2).f_globals["__name__"] != "uuid":  # These are noted as such.
+            self.blame("made a random value")
 
     def _note_calls(self, module, name: str, note) -> None:
         function = getattr(module, name)
 
-        def noted(*args):
+        def noted(*args, **kwargs):
             if self._undo and not self._is_own_doing():
-                note()
-            return function(*args)
+                note(*args)
+            return function(*args, **kwargs)
 
-        self.replace(module, name, noted)
+        self.replace(module, name, functools.update_wrapper(noted, function))
 
     def replace(self, holder, name: str, value) -> None:
         """Until the end of the imports."""
@@ -348,12 +281,28 @@ class Watch:
         kept = {id(new[0]): old for _, _, old, *new in undo if new}
         for holder, name, old, *_ in undo:
             setattr(holder, name, old)
-        # Modules may have copied a name: `from os import getcwd`.
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", None) or {}
+        put_back(kept, [new[0] for _, _, _, *new in undo if new])
+        self._attributes = None
+
+    def _find_uuids(self) -> None:
+        """Finds the names of modules that have the UUIDs that were made, or texts with one in them."""
+        made = {text: (uuid, by) for uuid, by in self.uuids for text in (str(uuid), uuid.hex)}
+        owners = {}
+        for module in list(sys.modules.values()) if made else ():
+            names = getattr(module, "__dict__", None)
+            if type(names) is not dict or module is sys.modules["__main__"]:
+                continue
+            owners[id(names)] = names
             for name, value in list(names.items()):
-                if id(value) in kept and module is not sys.modules["__main__"]:
-                    names[name] = kept[id(value)]
+                text = str(value) if any(value is uuid for uuid, _ in made.values()) else value
+                found = UUID.search(text) if type(text) is str and len(text) < 1000 else None
+                if found and found.group() in made:
+                    self.renewed.append((names, name, made[found.group()][0]))
+        for names, name, uuid in self.renewed:
+            kept = {id(owner) for owner in gc.get_referrers(names[name]) if isinstance(owner, (dict, list, tuple, set, type(CELL)))}
+            if not kept - {id(self.uuids), *owners, *map(id, self.uuids), *map(id, self.renewed), *map(id, made.values())}:
+                continue
+            self.blame("made a random value", [by for other, by in self.uuids if other is uuid])
 
     def generators(self) -> list:
         """The random generators that imports have made, each with a seed by chance."""
@@ -364,8 +313,53 @@ class Watch:
         return [thing for thing in by_chance if not any(thing is seeded for seeded in self.seeded)]
 
 
-# The functions as they are when nobody watches.
-CALLS = {"getcwd": os.getcwd}
+def put_back(kept: "dict[int, object]", replaced: list) -> None:
+    """Modules may have copied what was replaced: `from os import getcwd`, also into tables and classes."""
+    holders = [holder for holder in gc.get_referrers(*replaced) if isinstance(holder, (type, dict, list, type(CELL)))]
+    # A class does not notice what is changed in its table.
+    for holder in sorted(holders, key=lambda holder: not isinstance(holder, type)):
+        if holder is replaced:
+            continue
+        if isinstance(holder, type):
+            names = [(name, kept[id(value)]) for name, value in vars(holder).items() if id(value) in kept]
+            for name, value in names:
+                setattr(holder, name, value)
+        elif isinstance(holder, type(CELL)):
+            holder.cell_contents = kept.get(id(holder.cell_contents), holder.cell_contents)
+        else:
+            kind = list if isinstance(holder, list) else dict
+            places = enumerate(holder) if kind is list else dict.items(holder)
+            for place, value in [(place, kept[id(value)]) for place, value in places if id(value) in kept]:
+                kind.__setitem__(holder, place, value)
+
+
+def renew_values(renewed: "list[tuple[dict, str, object]]") -> None:
+    """Makes other UUIDs in place of these, and what is in [RENEWED]."""
+    for (module, name), make in RENEWED.items():
+        if hasattr(sys.modules.get(module), name):
+            setattr(sys.modules[module], name, make())
+    others: dict = {}
+    for names, name, uuid in renewed:
+        other = others.setdefault(uuid, sys.modules["uuid"].uuid4())
+        value = names[name]
+        names[name] = other if value is uuid else value.replace(str(uuid), str(other)).replace(uuid.hex, other.hex)
+
+
+def drawn() -> int:
+    """Differs once a number was drawn from Python's own generator."""
+    return hash(random._inst.getstate())
+
+
+def noting_seeds(seed, note, seeds: "list[tuple[str, str]]", loading):
+    """A function in place of `random.Random.seed` that notes generators with a seed of their own."""
+
+    def noted(generator, a=None, *args, **kwargs):
+        if a is not None:
+            note(generator)
+            seeds.append((loading() or "", repr(a)[:1000]))
+        return seed(generator, a, *args, **kwargs)
+
+    return functools.update_wrapper(noted, seed)
 
 
 def watched_environment(watch: Watch, original: type) -> type:
@@ -380,14 +374,6 @@ def watched_environment(watch: Watch, original: type) -> type:
         def __iter__(self):
             watch.note("*")
             return super().__iter__()
-
-        def __setitem__(self, name, value):
-            super().__setitem__(name, value)
-            watch.writes[text(name)] = text(value)
-
-        def __delitem__(self, name):
-            super().__delitem__(name)
-            watch.writes[text(name)] = None
 
     return Environment
 

@@ -70,26 +70,34 @@ pub(crate) struct Key {
     flags: Vec<String>,
     /// The environment of the template.
     environment: BTreeMap<String, String>,
+    /// The only program that the template is for. `None`: for all of them, so that it has what each of them imports.
+    program: Option<Entry>,
 }
 
 impl fmt::Debug for Key {
     /// Variables are named, since their values may be private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interpreter, flags, environment } = self;
+        let Self { interpreter, flags, environment, program } = self;
         let names = environment.keys();
         f.debug_struct("Key")
             .field("interpreter", interpreter)
             .field("flags", flags)
             .field("environment", &names)
+            .field("program", program)
             .finish()
     }
 }
 
 impl fmt::Display for Key {
-    /// The interpreter and its flags.
+    /// The interpreter and its flags, and the program if it is for one alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.interpreter.display())?;
-        self.flags.iter().try_for_each(|flag| write!(f, " {flag}"))
+        self.flags.iter().try_for_each(|flag| write!(f, " {flag}"))?;
+        match &self.program {
+            Some(Entry::Module(name)) => write!(f, " -m {name}"),
+            Some(Entry::Script(path)) => write!(f, " {path}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -119,7 +127,19 @@ impl Key {
             !is_one(READ_AT_START, name) && !is_one(OF_ONE_PROCESS, name) && open(name, value)
         });
         let environment = shared.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
-        Ok(Self { interpreter: start.interpreter.clone(), flags: start.flags.clone(), environment })
+        let (interpreter, flags) = (start.interpreter.clone(), start.flags.clone());
+        Ok(Self { interpreter, flags, environment, program: None })
+    }
+
+    /// The key of a template for this program alone.
+    pub(super) fn of_program(&self, entry: &Entry) -> Self {
+        Self { program: Some(entry.clone()), ..self.clone() }
+    }
+
+    /// Whether a template with this key is for one program alone, and differs from `other` in nothing else.
+    pub(super) fn is_program_of(&self, other: &Self) -> bool {
+        let program = self.program.as_ref().filter(|_| other.program.is_none());
+        program.is_some_and(|program| *self == other.of_program(program))
     }
 
     /// The environment of a template: what is passed to all servers, and what interpreters read at their start. Nothing of it is
@@ -130,7 +150,7 @@ impl Key {
 
     /// Whether this and `entry` are those of a server as it is configured, with a variable of a task.
     pub(super) fn varies_by_task(&self, entry: &Entry) -> bool {
-        let Self { interpreter, flags, environment } = self;
+        let Self { interpreter, flags, environment, program: _ } = self;
         let (Entry::Module(entry) | Entry::Script(entry)) = entry;
         let mut words = flags.iter().chain(environment.values()).chain([entry]);
         interpreter.as_os_str().as_encoded_bytes().contains(&0) || words.any(|word| word.contains('\0'))
@@ -155,15 +175,21 @@ impl Key {
             add(name.as_bytes());
             add(value.as_bytes());
         }
+        if let Some(Entry::Module(program) | Entry::Script(program)) = &self.program {
+            add(b"program");
+            add(program.as_bytes());
+        }
         short_hex(hash)
     }
 
-    /// The process that runs `code` as a template, for servers that begin at `entries`, without the modules `avoid`.
+    /// The process that runs `code` as a template, for servers that begin at `entries`, without the modules `avoid`. `proven`: what it
+    /// imports was compared before, if that is still the same.
     pub(super) fn template(
         &self,
         code: &str,
         entries: &BTreeSet<Entry>,
         avoid: &BTreeSet<String>,
+        proven: &str,
     ) -> StdioConfig {
         let entries: Vec<[&str; 2]> = entries
             .iter()
@@ -172,7 +198,7 @@ impl Key {
                 Entry::Script(path) => ["script", path],
             })
             .collect();
-        let plan = json!({ "entries": entries, "avoid": avoid }).to_string();
+        let plan = json!({ "entries": entries, "avoid": avoid, "proven": proven }).to_string();
         let args = self.flags.iter().cloned().chain(["-c".to_owned(), code.to_owned(), plan]).collect();
         let mut spec = StdioConfig::new(&self.interpreter, args, FOLDER);
         spec.env = self.environment().into();
@@ -251,6 +277,18 @@ mod tests {
     }
 
     #[test]
+    fn a_program_may_have_a_template_of_its_own() {
+        let all = key(&spec(&[])).unwrap();
+        let own = all.of_program(&Entry::Module("server".to_owned()));
+        let other = all.of_program(&Entry::Script("/x/server".to_owned()));
+        assert!(own.is_program_of(&all) && !all.is_program_of(&all) && !own.is_program_of(&other));
+        let names = [&all, &own, &other].map(|key| (key.hash(), key.to_string()));
+        assert!(names[0].0 != names[1].0 && names[1].0 != names[2].0);
+        assert_eq!(names[1].1, "/env/bin/python -u -m server");
+        assert_eq!(names[2].1, "/env/bin/python -u /x/server");
+    }
+
+    #[test]
     fn secret_start_variables_exclude_a_template() {
         for own in
             [("PYTHONPATH", "/x/hunter2-hunter2"), ("GRPC_AUTH", "x"), ("PATH", "/hunter2-hunter2:/bin")]
@@ -268,10 +306,11 @@ mod tests {
     #[test]
     fn a_template_is_told_what_it_is_for() {
         let entries = [Entry::Script("/x/bin/a".to_owned()), Entry::Module("b".to_owned())].into();
-        let spec = key(&spec(&[])).unwrap().template("CODE", &entries, &["m.n".to_owned()].into());
+        let spec = key(&spec(&[])).unwrap().template("CODE", &entries, &["m.n".to_owned()].into(), "a");
         assert_eq!(spec.command.to_str(), Some("/env/bin/python"));
         assert_eq!(spec.args[..3], ["-u", "-c", "CODE"]);
         let plan: serde_json::Value = serde_json::from_str(&spec.args[3]).unwrap();
-        assert_eq!(plan, json!({ "entries": [["module", "b"], ["script", "/x/bin/a"]], "avoid": ["m.n"] }));
+        let entries = [["module", "b"], ["script", "/x/bin/a"]];
+        assert_eq!(plan, json!({ "entries": entries, "avoid": ["m.n"], "proven": "a" }));
     }
 }

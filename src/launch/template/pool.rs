@@ -280,7 +280,7 @@ impl<T> Slot<T> {
     /// How long it may wait for a template that was started so long ago. `None`: it is quicker by itself.
     fn wait(&self, wish: Wish<'_>, elapsed: Duration, is_stalled: bool) -> Option<Duration> {
         let takes = wish.takes?;
-        // A template imports what a server does, and nothing else.
+        // A template imports what a server does, and nothing else. The first time it is compared with another import, and late.
         let ready = self.memory.ready.unwrap_or(takes);
         let crowd = wish.crowd.max(1);
         // It is late: who knows why. It may only be slow on busy cores, unless it does nothing.

@@ -2,9 +2,15 @@
 
 /// In Python, run with `-c`.
 pub(super) const CODE: &str = concat!(
+    include_str!("entries.py"),
+    "\n",
+    include_str!("effects.py"),
+    "\n",
     include_str!("imports.py"),
     "\n",
     include_str!("disk.py"),
+    "\n",
+    include_str!("members.py"),
     "\n",
     include_str!("request.py"),
     "\n",

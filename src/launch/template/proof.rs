@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::fingerprint::{Difference, Fingerprint, ToolPrint};
 pub(super) use self::identity::{Identities, Identity};
-use super::cut_bytes;
+use super::{cut_bytes, python::Entry};
 use crate::{config::Secrets, launch::record::Store};
 
 /// Version of the form of records.
@@ -30,7 +30,9 @@ const READY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of a reason.
 const MAX_REASON: usize = 500;
 /// Modules that a template is started without.
-const MAX_AVOID: usize = 100;
+const MAX_AVOID: usize = 500;
+/// Programs with a template of their own.
+const MAX_PARTIAL: usize = 100;
 /// A server whose starts differed is looked at again after so long.
 const VARIES: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -111,6 +113,10 @@ pub(super) struct Memory {
     pub(super) ready: Option<Duration>,
     /// Modules that it cannot import.
     pub(super) avoid: Vec<String>,
+    /// What stands for the files that it has imported, once that was compared with another import. Empty before.
+    pub(super) proven: String,
+    /// Programs that import more than it has, because others do not.
+    pub(super) partial: Vec<Entry>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -129,6 +135,10 @@ struct MemoryRecord {
     #[serde(default)]
     measured: u64,
     avoid: Vec<String>,
+    #[serde(default)]
+    proven: String,
+    #[serde(default)]
+    partial: Vec<Entry>,
 }
 
 /// Where proofs are kept: in a folder, else in memory. A cheap handle.
@@ -302,20 +312,23 @@ impl Proofs {
     pub(super) fn memory_of(&self, key: &str) -> Memory {
         let record = self.store.as_ref().and_then(|store| store.load::<MemoryRecord>(&of_template(key)));
         let record = record.filter(|record| record.schema == SCHEMA && record.avoid.len() <= MAX_AVOID);
-        let Some(MemoryRecord { ready_ms, measured, avoid, .. }) = record else { return Memory::default() };
+        let Some(MemoryRecord { ready_ms, measured, avoid, proven, partial, .. }) = record else {
+            return Memory::default();
+        };
         let is_old = now().abs_diff(measured) > READY_KEPT.as_secs();
-        Memory { ready: ready_ms.filter(|_| !is_old).map(Duration::from_millis), avoid }
+        Memory { ready: ready_ms.filter(|_| !is_old).map(Duration::from_millis), avoid, proven, partial }
     }
 
     /// Writes a file.
     pub(super) fn remember(&self, key: &str, memory: Memory) {
         let Some(store) = &self.store else { return };
         let ready_ms = memory.ready.map(|ready| u64::try_from(ready.as_millis()).unwrap_or(u64::MAX));
-        let mut avoid = memory.avoid;
+        let Memory { mut avoid, proven, mut partial, ready: _ } = memory;
         avoid.truncate(MAX_AVOID);
+        partial.truncate(MAX_PARTIAL);
+        let record = MemoryRecord { schema: SCHEMA, ready_ms, measured: now(), avoid, proven, partial };
         // It is only a help.
-        let _ =
-            store.save(&of_template(key), &MemoryRecord { schema: SCHEMA, ready_ms, measured: now(), avoid });
+        let _ = store.save(&of_template(key), &record);
     }
 
     /// Where what is known of the server is kept. `None`: in memory.

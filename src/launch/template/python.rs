@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::cut_bytes;
 use crate::{bounded, config::StdioConfig, process::program_path};
 
@@ -22,7 +24,8 @@ const X_VALUES: &[&str] =
 const OF_ONE_PROCESS: &[&str] = &["PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONPERFSUPPORT", "PYTHONTRACEMALLOC"];
 
 /// What a Python runs.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
     /// By its dotted name.
     Module(String),

@@ -1,4 +1,4 @@
-"""The request to start a server, and the system calls for it. Third part of the program, after disk.py."""
+"""The request to start a server, and the system calls for it. Sixth part of the program, after members.py."""
 
 import ctypes
 import fcntl

@@ -5,13 +5,13 @@ described in docs/templates.md. A request is served by two forks: the first, a c
 the second, its child, becomes the server. The template keeps nothing of a request: buffers are overwritten.
 """
 
-import logging
 import runpy
 import select
-import socket
 import time
 import traceback
-import types
+
+
+MORE_MAX = 8  # Programs of one template that import more than the others, or in another order.
 
 
 class Template:
@@ -21,6 +21,7 @@ class Template:
         self.zygote = os.getppid()
         self.entries = plan["entries"]
         self.command = command[:-3]  # PYTHON and its flags: `-c`, the program and the plan follow.
+        self.code = command[-2]
         with open("/proc/self/environ", "rb") as file:
             self.environment = file.read().split(b"\0")[:-1]
         # In the locale "C" Python sets LC_CTYPE as it starts (PEP 538), here as in each server.
@@ -31,11 +32,16 @@ class Template:
         self.has_folder = not getattr(sys.flags, "safe_path", sys.flags.isolated)
         self.first = sys.path[0] if sys.path else None
         self.arguments = sys.argv
-        self.own = {}
-        for kind, name in self.entries:
-            self.own[kind, os.path.realpath(name) if kind == "script" else name] = Entry(kind, name)
-        watch.run(sorted(set().union(*(entry.shared for entry in self.own.values()))))
+        self.own = {self._place(*entry): Entry(*entry) for entry in self.entries}
+        self.group = group_of(list(self.own.values()), watch.cuts)
+        if not self.group:
+            watch.problems.append(("what its servers import cannot be read before they start", []))
+        watch.run(order_of(self.group, watch.cuts))
         self.watch = watch
+        # Each of those that import more is compared by itself.
+        differing = [entry for entry in self.group if self.lacks(entry) or self._is_other_order(entry)]
+        self.more = differing[:MORE_MAX]
+        self.group = [entry for entry in self.group if entry not in differing[MORE_MAX:]]
         self.generators = watch.generators()
         QUICK_END.prepare()
         ambient = os.environ.get("PYTHONPATH", "") if not sys.flags.ignore_environment else ""
@@ -48,8 +54,35 @@ class Template:
         self.loaded = {name.partition(".")[0] for name in set(sys.modules) - STARTUP_MODULES} | watch.not_found
         files = {getattr(module, "__file__", None) for name, module in sys.modules.items() if not is_stdlib(name)}
         files |= {sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), *sys.path}
+        files.update(*(entry.files for entry in self.own.values()))  # What they import may be something else then.
         self.files = sorted(file for file in files if file)
         self.state = self.files_now()
+
+    def _place(self, kind: str, name: str) -> "tuple[str, str]":
+        return kind, os.path.realpath(name) if kind == "script" else name
+
+    def partial(self) -> list:
+        """The servers of which other packages are still to be imported: a template of their own would have them."""
+        entries = [(kind, name, self.own[self._place(kind, name)]) for kind, name in self.entries]
+        is_more = lambda entry: entry not in self.group or self.lacks(entry)
+        return [{kind: name} for kind, name, entry in entries if not entry.is_unknown and is_more(entry)]
+
+    def _is_other_order(self, entry: Entry) -> bool:
+        """Whether a server imports the same packages in another order."""
+        here = [name for name in self.watch.imported if not is_stdlib(name[0])]
+        return [name for name in order_of([entry], self.watch.cuts) if name in set(here)] != here
+
+    def lacks(self, entry: Entry) -> bool:
+        """Whether a server imports other packages that are not there yet."""
+        left_out = {*self.watch.avoid, *self.watch.skipped}
+        wanted = [module for module, _ in order_of([entry], self.watch.cuts) if not is_module_at(module, left_out)]
+        return any(module not in sys.modules and not is_stdlib(module) for module in wanted)
+
+    def digest(self) -> str:
+        """Differs where other files, or in another order, are imported."""
+        watch = self.watch
+        what = [list(zip(self.files, self.state)), watch.imported, sorted(watch.avoid), sorted(watch.cuts), sys.version]
+        return sha512(repr(what).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def files_now(self) -> list:
         return list(map(state_of, self.files))
@@ -63,6 +96,10 @@ class Template:
         known = self.own.get((start.kind, name))
         if known is None or known.missing:
             raise Refusal(f"the template is not for {start.name}")
+        if known.is_unknown:
+            raise Refusal("what it imports cannot be read before it starts")
+        if known not in self.group:
+            raise Refusal("what it imports changes what later imports see, or could not be compared beside others")
         ahead = sorted(name for name in known.own if name in sys.modules and not is_stdlib(name))
         if ahead:
             raise Refusal(f"the template has imported {ahead[0]}, which is the server's own")
@@ -164,17 +201,15 @@ class Server:
             name, sign, value = word.partition(b"=")
             if sign:
                 variables.setdefault(name, value)
-        for name, value in {**self.template.coerced, **self.template.watch.writes}.items():
-            if value is not None:
-                os.environ[name] = value
-            else:
-                os.environ.pop(name, None)
+        for name, value in self.template.coerced.items():
+            os.environ[name] = value
 
     def renew(self) -> None:
         """Makes new what a process has of its own."""
         time.tzset()
         for generator in self.template.generators:
             generator.seed()
+        renew_values(self.template.watch.renewed)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
@@ -392,6 +427,8 @@ def main() -> Requests:
     with open("/proc/self/cmdline", "rb") as file:
         command = file.read().split(b"\0")[:-1]
     plan = json.loads(sys.argv[1])
+    if "witness" in plan:
+        witness(plan)
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     if sys.implementation.name != "cpython" or sys.version_info < (3, 9) or not has_lock:
         report({"failed": {"what": "templates need CPython 3.9 or newer with its global lock", "avoid": []}})
@@ -402,11 +439,18 @@ def main() -> Requests:
     except OSError as error:
         report({"failed": {"what": f"prctl(PR_SET_MM_MAP): {error.strerror}", "avoid": []}})
         os._exit(1)
-    watch = Watch(plan.get("avoid", []))
+    proven = plan.get("proven", "")
     gc.disable()  # Imports leave little to collect, and take a tenth longer with it.
+    watch = Watch(plan.get("avoid", []), not proven)
     template = Template(plan, command, watch)
+    digest, began = template.digest(), time.monotonic()
+    if proven and proven != digest and not watch.problems:
+        begin_again(command, template.environment, plan)  # It is to be watched closely.
+    if not proven and not watch.problems:
+        watch.problems += compared(template)
+    compared_ms = int((time.monotonic() - began) * 1000)
     if watch.problems:
-        avoid = sorted({*watch.avoid, *(name for _, names in watch.problems for name in names)})
+        avoid = sorted({*plan.get("avoid", []), *(name for _, names in watch.problems for name in names)})
         what = "; ".join(dict.fromkeys(what for what, _ in watch.problems))
         report({"failed": {"what": what[:2000], "avoid": avoid}})
         os._exit(1)
@@ -417,9 +461,16 @@ def main() -> Requests:
     gc.freeze()
     ready = {"python": "%d.%d.%d" % sys.version_info[:3], "modules": len(sys.modules), "skipped": watch.skipped}
     ready.update(environment=sorted(watch.names), readers={name: sorted(by) for name, by in sorted(watch.names.items())})
-    ready.update(shared=sorted(watch.shared), queued_ms=queued_ms())
+    ready.update(proven=digest, partial=template.partial(), queued_ms=queued_ms() + compared_ms)
     report({"ready": ready})
     return Requests(template, socket.socket(fileno=ZYGOTE))
+
+
+def begin_again(command: "list[bytes]", environment: "list[bytes]", plan: dict) -> None:
+    """As if it had not been compared before. Descriptors and the place among processes stay."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # As Python has found them.
+    os.execve(command[0], [*command[:-1], os.fsencode(json.dumps({**plan, "proven": ""}))], variables_of(environment))
 
 
 def server() -> Server:

@@ -27,8 +27,8 @@ use super::{
     key::Key,
     pool::{Slot, Stage},
     program::CODE,
-    proof::{Identities, Proofs},
-    python::PythonStart,
+    proof::{Identities, Memory, Proofs},
+    python::{Entry, PythonStart},
 };
 use crate::{
     background::Background,
@@ -40,6 +40,8 @@ use crate::{
 pub(crate) const FORK_LIMIT: Duration = Duration::from_secs(2);
 /// How many starts a template is asked for at the same time. It forks one after the other; guards and servers begin side by side.
 const FORKS: usize = 8;
+/// Templates for one program alone that one environment may have at the same time: each has what it imports for itself.
+const MAX_PROGRAMS: usize = 8;
 /// How long a start whose template has ended waits until that is noticed.
 const NOTICE: Duration = Duration::from_millis(50);
 /// How long the end of the manager waits for its templates.
@@ -170,10 +172,9 @@ impl Templates {
         }
     }
 
-    /// Tells of the servers that will be started, each with its hash of [`StartFacts::configured`]. Looks at files.
-    pub(crate) fn expect<'a>(&self, specs: impl IntoIterator<Item = (&'a StdioConfig, &'a str)>) {
-        for (spec, configured) in specs {
-            let facts = StartFacts::of(configured);
+    /// Tells of the servers that will be started. Looks at files.
+    pub(crate) fn expect<'a>(&self, specs: impl IntoIterator<Item = (&'a StdioConfig, StartFacts<'a>)>) {
+        for (spec, facts) in specs {
             if let Ok(planned) = self.examine(spec, facts)
                 && planned.proof.permits()
             {
@@ -219,9 +220,12 @@ impl Templates {
         let Shared { proofs, identities, .. } = &*self.0;
         let secrets = &self.0.secrets();
         let start = PythonStart::of(spec)?;
-        let key = Key::of(spec, &start, secrets)?;
+        let mut key = Key::of(spec, &start, secrets)?;
         if key.varies_by_task(&start.entry) {
             return Err("what it is forked from would be another template for each task".to_owned());
+        }
+        if facts.repeats && self.is_partial(&key, &start.entry) {
+            key = key.of_program(&start.entry);
         }
         let identity = identities.of(spec, &start, facts.configured, secrets);
         let proof = proofs.of(&identity);
@@ -229,6 +233,25 @@ impl Templates {
         let templates = self.clone();
         let (spec, waited) = (spec.clone(), AtomicU64::new(0));
         Ok(Planned { templates, spec, start, key, identity, proof, repeats, is_own, takes, waited })
+    }
+
+    /// Whether servers of this program import more than the template has that is for all programs, and get one of their own. May read a
+    /// file.
+    fn is_partial(&self, key: &Key, entry: &Entry) -> bool {
+        let is_partial = |memory: &Memory| memory.partial.contains(entry);
+        let own = key.of_program(entry);
+        {
+            let cells = self.0.cells();
+            let live = |cell: &Cell| !matches!(cell.state.slot().stage, Stage::None | Stage::Failed { .. });
+            let others = cells.iter().filter(|(other, cell)| other.is_program_of(key) && live(cell));
+            if !cells.contains_key(&own) && others.count() >= MAX_PROGRAMS {
+                return false;
+            }
+            if let Some(cell) = cells.get(key) {
+                return is_partial(&cell.state.slot().memory);
+            }
+        }
+        is_partial(&self.0.proofs.memory_of(&key.hash()))
     }
 
     /// The templates of this manager, those that have ended included.

@@ -153,7 +153,7 @@ pub(super) async fn plan(
         return None;
     }
     let StartHints { takes, turn: _ } = hints;
-    let repeats = config.scope != Scope::Shared || config.spares > 0;
+    let repeats = repeats(config);
     let (spec, configured) = (spec.clone(), configured.clone());
     let looking = move || {
         let is_own = templates.is_own(&spec, &configured);
@@ -162,6 +162,11 @@ pub(super) async fn plan(
         templates.plan(&spec, facts).map(Arc::new)
     };
     tokio::task::spawn_blocking(looking).await.ok().flatten()
+}
+
+/// Whether a server is started again and again: it belongs to a task or a client, or has spares.
+fn repeats(config: &ServerConfig) -> bool {
+    config.scope != Scope::Shared || config.spares > 0
 }
 
 /// Whether and how the next start of a server is forked, as far as that is known. `None`: it is no Python server, or only its package
@@ -194,10 +199,10 @@ fn command_line(spec: &StdioConfig) -> String {
 /// Tells the templates of the servers that are started with the manager.
 pub(crate) async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_context: &ConnectContext) {
     let specs = servers.filter_map(|config| match &config.endpoint {
-        Endpoint::Stdio(spec) if spec.template => Some(spec.clone()),
+        Endpoint::Stdio(spec) if spec.template => Some((spec.clone(), repeats(config))),
         _ => None,
     });
-    let specs: Vec<StdioConfig> = specs.collect();
+    let specs: Vec<(StdioConfig, bool)> = specs.collect();
     if specs.is_empty() {
         return;
     }
@@ -205,11 +210,12 @@ pub(crate) async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect
     let looking = move || {
         // Many servers may be of one program that has nothing to do with Python.
         let mut others = HashSet::new();
-        for configured in specs {
+        for (configured, repeats) in specs {
             let resolved = launcher.resolved(&configured);
             let Some(spec) = resolved.filter(|spec| !others.contains(&spec.command)) else { continue };
             if templates.concerns(&spec) {
-                templates.expect([(&spec, &*command_line(&spec))]);
+                let line = command_line(&spec);
+                templates.expect([(&spec, StartFacts { repeats, ..StartFacts::of(&line) })]);
             } else if !spec
                 .command
                 .file_name()

@@ -1,5 +1,6 @@
 //! Servers that are forked from a template, in a Python environment of the test's own.
 
+mod effects;
 mod faults;
 mod isolation;
 mod proofs;

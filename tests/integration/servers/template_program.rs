@@ -27,6 +27,12 @@ fn a_forked_server_sees_what_an_ordinary_one_sees() {
     assert!(text.contains("starts compared"), "{text}");
 }
 
+#[toolcrib_testing::requires(python3_venv)]
+#[test]
+fn what_imports_change_or_make_by_chance_is_no_others() {
+    check(&["--effects".into(), "/usr/bin/python3".into()]);
+}
+
 #[toolcrib_testing::requires(python3_venv, public_servers)]
 #[test]
 fn forked_public_servers_answer_as_ordinary_ones() {

@@ -24,16 +24,14 @@ use crate::{
 /// What every server imports. It takes a while, and no CPU time.
 const SHARED: &str = "import time\ntime.sleep(1.5)\n";
 const SERVER: &str = r#"
-import json, sys
-NAME, ODD, IS_FORKED = sys.argv[1], "zipapp" in sys.modules, "slow_shared" in sys.modules
+import gc, json, sys
+NAME, IS_FORKED = sys.argv[1], gc.get_freeze_count() > 0
 import slow_shared
 if IS_FORKED and NAME == "crash":
     sys.exit("it wants no fork")
 if IS_FORKED and NAME == "hang":
     slow_shared.time.sleep(600)
-if NAME != "odd":
-    import zipapp
-TOOLS = ["echo", "odd"] if NAME == "odd" and ODD else ["echo"]
+TOOLS = ["echo", "odd"] if NAME == "odd" and IS_FORKED else ["echo"]
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:

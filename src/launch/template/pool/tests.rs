@@ -26,7 +26,7 @@ fn words(slot: &Slot<()>, wish: Wish<'_>, now: Instant) -> String {
 }
 
 fn slot(expected: &[&str], ready: Option<u64>, now: Instant) -> Slot<()> {
-    let memory = Memory { ready: ready.map(Duration::from_millis), avoid: Vec::new() };
+    let memory = Memory { ready: ready.map(Duration::from_millis), ..Memory::default() };
     let mut slot = Slot::new(memory, now);
     for identity in expected {
         slot.expect(identity, &entry(), now);

@@ -241,7 +241,12 @@ fn the_time_of_a_template_is_remembered() {
     let folder = tempfile::tempdir().unwrap();
     let proofs = Proofs::new(Some(folder.path()));
     assert_eq!(proofs.memory_of("k"), Memory::default());
-    let memory = Memory { ready: Some(Duration::from_millis(1180)), avoid: vec!["a.b".to_owned()] };
+    let memory = Memory {
+        ready: Some(Duration::from_millis(1180)),
+        avoid: vec!["a.b".to_owned()],
+        proven: "1234".to_owned(),
+        partial: vec![Entry::Module("m".to_owned()), Entry::Script("/s".to_owned())],
+    };
     proofs.remember("k", memory.clone());
     assert_eq!(Proofs::new(Some(folder.path())).memory_of("k"), memory);
     std::fs::write(folder.path().join("template/template-k.json"), "{}").unwrap();

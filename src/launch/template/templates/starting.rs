@@ -13,8 +13,9 @@ use super::{
     super::{
         cut_bytes,
         key::Key,
-        pool::Stage,
+        pool::{Slot, Stage},
         proof::{Memory, Proofs},
+        python::Entry,
     },
     State,
 };
@@ -26,6 +27,8 @@ use crate::{
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
+/// And if what it imports was not compared yet.
+const READY_AND_COMPARED: Duration = Duration::from_secs(90);
 /// How long one that ends by itself may take for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Time between two looks at what it does while it imports and others wait, and how many of them see it idle if it is stalled. A look
@@ -33,11 +36,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 const STALLED: u32 = 4;
 /// How often it is started again without modules that it cannot import.
-const MAX_AVOIDING: usize = 3;
+const MAX_AVOIDING: usize = 6;
 /// Modules that one report may name.
-const MAX_NAMED: usize = 100;
+const MAX_NAMED: usize = 300;
 /// Bytes of a reason, and of the name of a module.
 const MAX_TEXT: usize = 300;
+/// Bytes of what stands for its imports.
+const MAX_PROVEN: usize = 100;
 
 /// The start of one template. Its state is `Starting`.
 pub(super) struct Starting {
@@ -63,8 +68,12 @@ struct Report {
 #[serde(default)]
 struct ReadyReport {
     modules: u64,
-    /// How long it has waited for a core.
+    /// How long it has waited for a core, and for another process to import the same.
     queued_ms: u64,
+    /// See [`Memory::proven`].
+    proven: String,
+    /// See [`Memory::partial`].
+    partial: Vec<Entry>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,22 +95,23 @@ impl Starting {
     pub(super) async fn run(self) {
         let mut avoid: BTreeSet<String> = self.state.slot().memory.avoid.iter().cloned().collect();
         let mut attempt = 0;
-        let (template, modules, took) = loop {
+        let (template, said, took) = loop {
             let began = Instant::now();
             let action = trace::template_start(&self.key);
-            let failure = match tokio::time::timeout(READY, self.ready(&avoid)).await {
-                Ok(Ok((template, ReadyReport { modules, queued_ms }))) => {
+            let limit = if self.memory().proven.is_empty() { READY_AND_COMPARED } else { READY };
+            let failure = match tokio::time::timeout(limit, self.ready(&avoid)).await {
+                Ok(Ok((template, said))) => {
                     action.record("process.pid", template.pid());
-                    action.record("toolcrib.modules", modules);
+                    action.record("toolcrib.modules", said.modules);
                     action.end(None);
-                    break (template, modules, usual_time(began.elapsed(), Duration::from_millis(queued_ms)));
+                    let took = usual_time(began.elapsed(), Duration::from_millis(said.queued_ms));
+                    break (template, said, took);
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => {
                     // Nobody is to wait for the next one.
-                    let avoid = self.state.slot().memory.avoid.clone();
-                    self.remember(Memory { ready: Some(READY), avoid }).await;
-                    let what = format!("it was not ready after {} s", READY.as_secs());
+                    self.remember(Memory { ready: Some(limit), ..self.memory() }).await;
+                    let what = format!("it was not ready after {} s", limit.as_secs());
                     Failure { what, avoid: Vec::new() }
                 }
             };
@@ -114,18 +124,32 @@ impl Starting {
                 return self.failed(&failure.what);
             }
             attempt += 1;
+            let known = avoid.iter().cloned().collect();
+            self.remember(Memory { avoid: known, proven: String::new(), ..self.memory() }).await;
             tracing::debug!(template = %self.key, why = %failure.what, "is started without some modules");
             self.state.slot().stage = Stage::Starting { since: Instant::now(), is_stalled: false };
         };
-        let memory = Memory { ready: Some(took), avoid: avoid.into_iter().collect() };
-        {
+        let ReadyReport { modules, proven, partial, .. } = said;
+        let memory = {
             let mut slot = self.state.slot();
-            slot.memory = memory.clone();
+            let Slot { covered, memory, .. } = &mut *slot;
+            // Of the others it cannot tell.
+            memory.partial.retain(|entry| !covered.contains(entry));
+            memory.partial.extend(partial.into_iter().filter(|entry| covered.contains(entry)));
+            memory.ready = Some(took);
+            memory.avoid = avoid.into_iter().collect();
+            memory.proven = if proven.len() <= MAX_PROVEN { proven } else { String::new() };
+            let memory = memory.clone();
             slot.stage = Stage::Ready { since: Instant::now(), template: template.clone(), modules };
-        }
+            memory
+        };
         self.state.changed.notify_waiters();
         self.remember(memory).await;
         self.watch(&template).await;
+    }
+
+    fn memory(&self) -> Memory {
+        self.state.slot().memory.clone()
     }
 
     /// For the next one. Writes a file.
@@ -139,7 +163,8 @@ impl Starting {
     /// A template that can be forked, and what it says of itself.
     async fn ready(&self, avoid: &BTreeSet<String>) -> Result<(Arc<Template>, ReadyReport), Failure> {
         let plain = |what: String| Failure { what: self.shown(&what), avoid: Vec::new() };
-        let spec = self.key.template(self.code, &self.state.slot().covered.clone(), avoid);
+        let covered = self.state.slot().covered.clone();
+        let spec = self.key.template(self.code, &covered, avoid, &self.memory().proven);
         let template = start_template(&spec, &self.supervisor, &self.secrets).await;
         let template = template.map_err(|error| plain(error.what))?;
         let said = async {

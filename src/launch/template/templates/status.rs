@@ -31,7 +31,7 @@ pub enum TemplateState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TemplateStatus {
-    /// Its interpreter, and the flags of that.
+    /// Its interpreter, the flags of that, and the program if it is for one alone.
     pub interpreter: String,
     /// What it is doing.
     pub state: TemplateState,

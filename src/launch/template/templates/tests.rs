@@ -199,6 +199,43 @@ async fn a_template_is_started_again_without_some_modules() {
 
 #[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[tokio::test]
+async fn a_program_that_imports_more_gets_its_own_template() {
+    let house = House::new();
+    let script = house.path("server.py").display().to_string();
+    let code = format!(
+        r#"case "$0" in
+        *'"proven":"p"'*) printf '{{"ready":{{"modules":2,"proven":"p","partial":[{{"script":"/other"}}]}}}}' >&4 ;;
+        *) printf '{{"ready":{{"modules":1,"proven":"p","partial":[{{"script":"{script}"}}]}}}}' >&4 ;;
+    esac; read -r _ <&3"#
+    );
+    let templates = house.templates(&code);
+    let planned = house.planned(&templates);
+    let state = templates.state(&planned.key);
+    state.slot().enter(&planned.start.entry, Instant::now());
+    templates.start(&planned.key, &state);
+    until("ready", || only(&templates).state == TemplateState::Ready).await;
+    let own = house.planned(&templates);
+    assert!(own.key.is_program_of(&planned.key), "it is started again and again");
+    let once = templates.plan(&house.spec(), StartFacts::of("x")).unwrap();
+    assert_eq!(once.key, planned.key);
+    // Known at once to the next manager, and not to be compared again.
+    let kept = templates.0.proofs.clone();
+    until("remembered", || kept.memory_of(&planned.key.hash()).proven == "p").await;
+    let later = house.templates(&code);
+    assert_eq!(house.planned(&later).key, own.key);
+    let state = later.state(&once.key);
+    state.slot().enter(&once.start.entry, Instant::now());
+    later.start(&once.key, &state);
+    until("ready", || only(&later).modules == Some(2)).await;
+    assert_eq!(
+        state.slot().memory.partial,
+        [],
+        "it has what its program imports, and nothing is known of others"
+    );
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[tokio::test]
 async fn a_template_that_fails_is_told() {
     let house = House::new();
     for (code, told) in [
@@ -234,10 +271,11 @@ async fn expected_servers_are_those_that_may_be_forked() {
     let house = House::new();
     let templates = house.templates(READY);
     let spec = house.spec();
-    templates.expect([(&spec, "x")]);
+    templates.expect([(&spec, StartFacts::of("x"))]);
     assert!(templates.status().is_empty(), "nothing is known of it");
     let planned = house.planned(&templates);
-    templates.expect([(&spec, "x"), (&StdioConfig::new("/bin/true", Vec::new(), "/"), "y")]);
+    let other = StdioConfig::new("/bin/true", Vec::new(), "/");
+    templates.expect([(&spec, StartFacts::of("x")), (&other, StartFacts::of("y"))]);
     assert_eq!(only(&templates).state, TemplateState::None);
     let state = templates.state(&planned.key);
     assert!(state.slot().kept(Instant::now() + IDLE).is_some());
@@ -284,7 +322,7 @@ async fn a_template_of_one_task_alone_is_not_made() {
     };
     let configured = placed("/\0task_dir\0", "x");
     assert!(templates.examine(&configured, StartFacts::of("x")).err().unwrap().contains("for each task"));
-    templates.expect([(&configured, "x")]);
+    templates.expect([(&configured, StartFacts::of("x"))]);
     let start = |spec: &StdioConfig, is_own| {
         let facts =
             StartFacts { repeats: true, is_own, takes: Some(Duration::from_secs(9)), ..StartFacts::of("x") };

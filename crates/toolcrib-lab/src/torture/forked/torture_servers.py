@@ -4,6 +4,7 @@ Standard library only. A server answers calls once all that it starts runs. Noth
 """
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -16,7 +17,6 @@ import time
 
 LIFETIME = 600
 MARK = "PYTHON_TORTURE"  # Variables that begin so are those of the template, too: it is counted as its servers are.
-IMPORTED_BY = os.readlink("/proc/self")
 ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -125,7 +125,7 @@ def answer(request, folder):
     if method == "tools/call":
         with open(os.path.join(folder, "called"), "a"):
             pass
-        how = "ordinary" if IMPORTED_BY == str(os.getpid()) else "forked"
+        how = "forked" if gc.get_freeze_count() else "ordinary"  # A template keeps its objects out of garbage collections.
         return {"content": [{"type": "text", "text": how}]}
     return {} if method == "ping" else None
 

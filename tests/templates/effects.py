@@ -1,0 +1,252 @@
+"""What an import changes, or makes by chance, is in no server that does not import it, and in the others as after an ordinary start."""
+
+import json
+import os
+
+from zygote import Output, normal_start, until_ready
+
+CHANGES = {
+    "umask": "import os\nos.umask(0)",
+    "blocked": "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])",
+    "handler": "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "limit": "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "nice": "import os\nos.nice(3)",
+    "cores": "import os\nos.sched_setaffinity(0, [min(os.sched_getaffinity(0))])",
+    "timer": "import signal\nsignal.setitimer(signal.ITIMER_VIRTUAL, 1000)",
+    "timeout": "import socket\nsocket.setdefaulttimeout(7)",
+    "locale": "import locale\nlocale.setlocale(locale.LC_NUMERIC, 'C')\nlocale.setlocale(locale.LC_ALL, 'C')",
+    "warnings": "import warnings\nwarnings.simplefilter('ignore')",
+    "logger": "import logging\nlogging.getLogger().setLevel(logging.DEBUG)",
+    "basic": "import logging\nlogging.basicConfig(level=logging.INFO, format='%(message)s')",
+    "disabled": "import logging\nlogging.disable(logging.CRITICAL)",
+    "level_name": "import logging\nlogging.addLevelName(5, 'TRACE')",
+    "recursion": "import sys\nsys.setrecursionlimit(5000)",
+    "json": "import json\n_old = json.dumps\ndef dumps(*args, **kwargs): return _old(*args, **kwargs)\njson.dumps = dumps",
+    "tls": "import ssl\nssl._create_default_https_context = ssl._create_unverified_context",
+    "tls_class": "import ssl\nssl.SSLSocket.mine = 1",
+    "socket": "import socket\nclass Socket(socket.socket): pass\nsocket.socket = Socket",
+    "http": "import http.client\nhttp.client.HTTPConnection.debuglevel = 3",
+    "opener": "import urllib.request as it\nit.install_opener(it.build_opener())",
+    "schemes": "import urllib.parse\nurllib.parse.uses_netloc.append('mine')",
+    "types": "import mimetypes\nmimetypes.add_type('text/mine', '.mine')",
+    "codec": "import codecs\ncodecs.register(lambda name: codecs.lookup('ascii') if name == 'mine' else None)",
+    "builtin": "import builtins\nbuiltins.mine = 1",
+    "names": "vars(__import__('json'))['mine'] = 1",
+    "variable": "import os\nos.environ['MY_SECRET'] = 'of-one'",
+    "dotenv": "import os\nos.environ.setdefault('MY_OTHER', 'of-one')",
+    "c_variable": "import os\nos.putenv('MY_THIRD', 'of-one')",
+    "c_library": "import ctypes\nctypes.CDLL(None).setenv(b'MY_FOURTH', b'of-one', 1)",
+    "path": "import sys\nsys.path.append('/mine')",
+    "finder": "import sys\nclass Finder:\n    def find_spec(self, *_): return None\nsys.meta_path.insert(0, Finder())",
+    "hook": "import sys\nsys.excepthook = lambda *_: None",
+    "collector": "import gc\ngc.set_threshold(9, 9, 9)",
+    "no_collector": "import gc\ngc.disable()",
+    "decimals": "import decimal\ndecimal.getcontext().prec = 5",
+    "all_decimals": "import decimal\ndecimal.DefaultContext.prec = 7",
+    "stack": "import threading\nthreading.stack_size(1 << 20)",
+    "loops": "import asyncio\nclass Policy(asyncio.DefaultEventLoopPolicy): pass\nasyncio.set_event_loop_policy(Policy())",
+    "stream": "import sys\nsys.stderr.reconfigure(errors='strict')",
+    "seed": "import random\nrandom.seed(5)",
+    "interval": "import sys\nsys.setswitchinterval(0.5)",
+    "nested": "import umask_inside_lib",
+}  # fmt: skip
+if len(os.sched_getaffinity(0)) == 1:
+    del CHANGES["cores"]
+STATE = """
+def state():
+    import asyncio, builtins, codecs, ctypes, decimal, gc, http.client, json, locale, logging, mimetypes, os, resource, signal, socket, ssl
+    import sys, threading, urllib.parse, urllib.request, warnings
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_char_p
+    umask = os.umask(0)
+    os.umask(umask)
+    def has_codec(name):
+        try:
+            return codecs.lookup(name).name
+        except LookupError:
+            return None
+    root = logging.getLogger()
+    told = dict(line.split(":\t") for line in open("/proc/self/status"))
+    # Without 32 and 33, which the C library keeps for itself: whether they are ignored depends on how a process was started.
+    ignored = int(told["SigIgn"], 16) & ~(3 << 31)
+    status = [ignored, *(told[name] for name in ("SigBlk", "Cpus_allowed", "NoNewPrivs"))]
+    return {
+        "umask": umask, "status": status, "limits": [resource.getrlimit(number) for number in range(16)], "nice": os.nice(0),
+        "timer": signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0, "timeout": socket.getdefaulttimeout(),
+        "locale": locale.setlocale(locale.LC_ALL), "warnings": [repr(entry) for entry in warnings.filters],
+        "logger": [root.level, len(root.handlers), root.manager.disable, logging.getLevelName(5)], "recursion": sys.getrecursionlimit(),
+        "json": [json.dumps.__module__, hasattr(json, "mine")], "verify": str(ssl._create_default_https_context().verify_mode),
+        "classes": [hasattr(ssl.SSLSocket, "mine"), socket.socket.__module__], "http": http.client.HTTPConnection.debuglevel,
+        "opener": urllib.request._opener is None, "schemes": urllib.parse.uses_netloc, "types": mimetypes.guess_type("x.mine"),
+        "codec": has_codec("mine"), "builtin": hasattr(builtins, "mine"), "variables": dict(os.environ),
+        "c": [str(libc.getenv(name)) for name in (b"MY_SECRET", b"MY_OTHER", b"MY_THIRD", b"MY_FOURTH")], "path": sys.path,
+        "finders": [(part if isinstance(part, type) else type(part)).__name__ for part in sys.meta_path],
+        "hook": sys.excepthook is sys.__excepthook__, "collector": [gc.get_threshold(), gc.isenabled()],
+        "decimals": [decimal.getcontext().prec, decimal.DefaultContext.prec], "stack": threading.stack_size(),
+        "loops": type(asyncio.get_event_loop_policy()).__name__, "stream": sys.stderr.errors, "interval": sys.getswitchinterval(),
+        "modules": sorted(name for name in sys.modules if name.endswith("_lib")),
+    }
+
+import json, random, sys
+print(json.dumps([state(), random.random() if "seed_lib" in sys.modules else None]), flush=True)
+"""
+CHANCE = {
+    "getrandom": "import os\nVALUE = os.getrandom(8).hex()",
+    "tls": "import ssl\nVALUE = ssl.RAND_bytes(8).hex()",
+    "device": "with open('/dev/urandom', 'rb', buffering=0) as file: VALUE = file.read(8).hex()",
+    "number": "import os\nfile = os.open('/dev/urandom', os.O_RDONLY)\nVALUE = os.read(file, 8).hex()\nos.close(file)",
+    "raw": "import io\nwith io.FileIO('/dev/urandom') as file: VALUE = file.read(8)\nVALUE = VALUE.hex()",
+    "kernel": "VALUE = open('/proc/sys/kernel/random/uuid').read()",
+    "c": "import ctypes\nplace = ctypes.create_string_buffer(8)\nctypes.CDLL(None).getrandom(place, 8, 0)\nVALUE = place.raw.hex()",
+    "named": "import ctypes\nplace = ctypes.create_string_buffer(8)\nctypes.CDLL(None).getrandom(place, 8, 0)\nVALUE = api_hash = place.raw.hex()",
+    "child": "import subprocess\nVALUE = subprocess.check_output(['cat', '/proc/sys/kernel/random/uuid']).decode()",
+    "seeded": "import random, time\nVALUE = random.Random(time.time_ns()).getrandbits(64)",
+    "drawn": "import random\nVALUE = random.getrandbits(64)",
+    "shuffled": "import random\nVALUE = list(range(50))\nrandom.shuffle(VALUE)",
+    "uuid4": "import uuid\nVALUE = str(uuid.uuid4())",
+    "uuid1": "import uuid\nVALUE = str(uuid.uuid1())",
+    "time": "import time\nVALUE = time.time_ns()",
+    "clock": "import time\nVALUE = f'session-{time.monotonic():.9f}'",
+    "name": "import tempfile\nVALUE = tempfile.mktemp()",
+    "process": "VALUE = open('/proc/self/stat').read().split()[0]",
+    "attribute": "import ctypes\nclass Keys:\n    a = ctypes.c_uint64()\n    ctypes.CDLL(None).getrandom(ctypes.byref(a), 8, 0)\n    KEY = a.value\nVALUE = None",
+    "field": "import dataclasses, time\n@dataclasses.dataclass\nclass Item:\n    born: int = time.time_ns()\nVALUE = None",
+    "closure": "import time\ndef make():\n    born = time.time_ns()\n    return lambda: born\nget = make()\nVALUE = None",
+    "default": "import time\ndef get(born=time.time_ns()): return born\nVALUE = None",
+    "object": "import time\nclass Config: pass\nCONFIG = Config()\nCONFIG.parts = {'inner': [time.time_ns()]}\nVALUE = None",
+    "slots": "import time\nclass Slim:\n    __slots__ = ('born',)\nSLIM = Slim()\nSLIM.born = time.time_ns()\nVALUE = None",
+    "enum": "import enum, time\nclass Kind(enum.Enum):\n    BORN = time.time_ns()\nVALUE = None",
+    "part": "import functools, time\nget = functools.partial(int, str(time.time_ns()))\nVALUE = None",
+    "date": "import datetime\nVALUE = str(datetime.datetime.now())",
+    "date_kept": "import datetime\nBORN = datetime.datetime.now()\nVALUE = None",
+    "generator": "import random, time\nGENERATOR = random.Random(time.time_ns())\nVALUE = None",
+}  # fmt: skip
+# How the value that is in no plain name is found.
+KEPT = {
+    "attribute": "it.Keys.KEY", "field": "it.Item().born", "closure": "it.get()", "default": "it.get()", "part": "it.get()",
+    "object": "it.CONFIG.parts['inner'][0]", "slots": "it.SLIM.born", "enum": "it.Kind.BORN.value", "date_kept": "str(it.BORN)",
+    "generator": "it.GENERATOR.getrandbits(64)",
+}  # fmt: skip
+
+
+def said(lab, template, args: list) -> "tuple[str, str]":
+    """What a server has written, and how a fork was refused."""
+    if template is None:
+        out, err = normal_start([lab.python, *args], lab.server_env, lab.cwd).communicate(b"", timeout=60)
+        return out.decode() or err.decode(), ""
+    started = template.start([lab.python, *args], lab.server_env, lab.cwd, "python")
+    if started.refused:
+        return "", started.refused["what"]
+    out, err = Output(started.stdout), Output(started.stderr)
+    os.close(started.stdin)
+    started.await_end()
+    return out.text() or err.text(), ""
+
+
+def check_changes(lab) -> "list[str]":
+    """Servers that each import one library more than the others, and one that imports none."""
+    lab.library("umask_inside_lib", "import os\nos.umask(0o27)\n")
+    scripts = {"none": lab.write("effects/with_none.py", "import shared_lib\n" + STATE)}
+    for name, text in CHANGES.items():
+        lab.library(f"{name}_lib", text + "\n")
+        scripts[name] = lab.write(f"effects/with_{name}.py", f"import {name}_lib\nimport shared_lib\n" + STATE)
+    found, compared = [], ("none", "seed", "umask", "tls", "variable", "nested", "loops")
+    ordinary = {name: said(lab, None, [scripts[name]])[0] for name in compared}
+    # Of all together: it has nothing of one of them, and is not for those that change what others see.
+    template, ready = until_ready(lab.python, [["script", script] for script in scripts.values()], lab.env)
+    for name, script in scripts.items():
+        told, refused = said(lab, template, [script])
+        if name in ("none", "seed") and told != ordinary[name] or name not in ("none", "seed") and "changes what later" not in refused:
+            found.append(f"{name}, beside others: {differing(ordinary.get(name, ''), told)} {refused}")
+    template.end()
+    if "shared_lib" in ready["skipped"] or len(ready["partial"]) != len(CHANGES):
+        found.append(f"beside others: {ready}")
+    for name, script in scripts.items():
+        # Each by itself: what it imports behind the change is not imported before.
+        template = lab.template(entries=[["script", script]])
+        report = template.report()
+        template.end()
+        avoid = report.get("failed", {"avoid": []})["avoid"]
+        if name != "none" and not {f"{name}_lib", f"{name}_lib>"} & {*avoid}:
+            found.append(f"{name} has changed nothing: {report}")
+        if name in compared:
+            template, ready = until_ready(lab.python, [["script", script]], lab.env)
+            if (told := said(lab, template, [script])) != (ordinary[name], ""):
+                found.append(f"{name}, alone: {differing(ordinary[name], told[0])} {told[1]}")
+            template.end()
+    return found
+
+
+def differing(ordinary: str, told: str) -> str:
+    try:
+        first, second = json.loads(ordinary)[0], json.loads(told)[0]
+    except (ValueError, IndexError):
+        return f"{told[-500:]!r} in place of {ordinary[-500:]!r}"
+    return "; ".join(f"{name}: {second[name]} in place of {value}" for name, value in first.items() if value != second[name])
+
+
+def check_chance(lab) -> "list[str]":
+    """What differs between two ordinary starts differs between two forks."""
+    for name, text in CHANCE.items():
+        lab.library(f"chance_{name}", text + "\n")
+    names = ", ".join(f"chance_{name}" for name in CHANCE)
+    values = ", ".join(f"'{name}': (lambda it: {KEPT.get(name, 'it.VALUE')})(chance_{name})" for name in CHANCE)
+    script = lab.write("effects/chance.py", f"import {names}\nimport shared_lib\nimport json\nprint(json.dumps({{{values}}}))\n")
+    template, _ = until_ready(lab.python, [["script", script]], lab.env)
+    told = [said(lab, way, [script])[0] for way in (None, None, template, template)]
+    template.end()
+    try:
+        told = [json.loads(text) for text in told]
+    except ValueError:
+        return [f"chance: {told}"]
+    ordinary = [f"{name} is the same at each start" for name in CHANCE if told[0][name] == told[1][name]]
+    return ordinary + [f"{name} is the same in two forks: {told[2][name]}" for name in CHANCE if told[2][name] == told[3][name]]
+
+
+OWN = """
+import os
+{before}
+import reads_lib
+import json
+print(json.dumps(reads_lib.SEEN))
+"""
+BEFORE = {
+    "a variable": "os.environ['READ_BY_LIB'] = 'set'",
+    "a default": "os.environ.setdefault('READ_BY_LIB', 'set')",
+    "a function": "def prepare():\n    os.environ['READ_BY_LIB'] = 'set'\n_ = prepare()",
+    "a module beside it": "import own_settings",
+    "a condition": "if os.getpid():\n    os.environ['READ_BY_LIB'] = 'set'",
+    "a conditional import": "if os.getpid():\n    import sets_lib",
+    "an attribute": "import json as it\nit.READ_BY_LIB = 'set'",
+    "a call": "import functools\nfunctools.partial(os.environ.update, {'READ_BY_LIB': 'set'})()",
+}
+NOT_SURE = """
+import os
+if len(os.sys.argv) > 5: import sets_lib
+try: import no_such_thing_at_all
+except ImportError: import shared_lib
+def later(): import xml.dom
+import json, sys
+print(json.dumps(sorted({"sets_lib", "xml.dom"} & set(sys.modules))))
+"""
+
+
+def check_order(lab) -> "list[str]":
+    """What a server's own code does before an import is seen by it, and what it imports only perhaps is not there."""
+    lab.library("reads_lib", "import os, json\nSEEN = [os.environ.get('READ_BY_LIB'), getattr(json, 'READ_BY_LIB', None)]\n")
+    lab.library("sets_lib", "import os\nos.environ['READ_BY_LIB'] = 'set'\n")
+    lab.write("effects/own_settings.py", "import os\nos.environ['READ_BY_LIB'] = 'set'\n")
+    found = []
+    scripts = [(what, OWN.format(before=before)) for what, before in BEFORE.items()] + [("what is not sure", NOT_SURE)]
+    for number, (what, text) in enumerate(scripts):
+        script = lab.write(f"effects/own_{number}.py", text)
+        template, _ = until_ready(lab.python, [["script", script]], lab.env)
+        ordinary, forked = said(lab, None, [script]), said(lab, template, [script])
+        template.end()
+        if ordinary != forked or ("set" in ordinary[0]) != (what != "what is not sure"):
+            found.append(f"{what}: {forked} in place of {ordinary}")
+    return found
+
+
+def check_effects(lab) -> "list[str]":
+    return check_changes(lab) + check_chance(lab) + check_order(lab)
