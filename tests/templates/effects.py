@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 from zygote import Output, normal_start, until_ready
 
@@ -119,13 +120,24 @@ CHANCE = {
     "part": "import functools, time\nget = functools.partial(int, str(time.time_ns()))\nVALUE = None",
     "date": "import datetime\nVALUE = str(datetime.datetime.now())",
     "date_kept": "import datetime\nBORN = datetime.datetime.now()\nVALUE = None",
+    "cached": "import functools, time\n@functools.cache\ndef get(): return time.time_ns()\nget()\nVALUE = None",
+    "bound": "import time\nclass Client:\n    def __init__(self): self.born = time.time_ns()\n    def get(self): return self.born\nget = Client().get\nVALUE = None",
+    "adapter": "import logging, time\nLOG = logging.LoggerAdapter(logging.getLogger('x'), {'run': time.time_ns()})\nVALUE = None",
+    "context": "import contextvars, time\nRUN = contextvars.ContextVar('run', default=time.time_ns())\nVALUE = None",
+    "salt": "import time\nclass Store: pass\nSTORE = Store()\nSTORE.hash_salt = time.time_ns()\nVALUE = None",
+    "uuid_kept": "import uuid\ndef make():\n    key = uuid.uuid4().hex\n    return lambda: key\nget = make()\nVALUE = None",
+    "uuid_cached": "import functools, uuid\n@functools.cache\ndef get(): return uuid.uuid1().hex\nget()\nVALUE = None",
+    "signer": "import hashlib, time\nSIGNER = hashlib.sha256(str(time.time_ns()).encode())\nVALUE = None",
+    "buffer": "import io, time\nBUFFER = io.StringIO(str(time.time_ns()))\nVALUE = None",
     "generator": "import random, time\nGENERATOR = random.Random(time.time_ns())\nVALUE = None",
 }  # fmt: skip
 # How the value that is in no plain name is found.
 KEPT = {
     "attribute": "it.Keys.KEY", "field": "it.Item().born", "closure": "it.get()", "default": "it.get()", "part": "it.get()",
     "object": "it.CONFIG.parts['inner'][0]", "slots": "it.SLIM.born", "enum": "it.Kind.BORN.value", "date_kept": "str(it.BORN)",
-    "generator": "it.GENERATOR.getrandbits(64)",
+    "generator": "it.GENERATOR.getrandbits(64)", "cached": "it.get()", "bound": "it.get()", "adapter": "it.LOG.extra['run']",
+    "context": "it.RUN.get()", "salt": "it.STORE.hash_salt", "uuid_kept": "it.get()", "uuid_cached": "it.get()",
+    "signer": "it.SIGNER.hexdigest()", "buffer": "it.BUFFER.getvalue()",
 }  # fmt: skip
 
 
@@ -248,5 +260,97 @@ def check_order(lab) -> "list[str]":
     return found
 
 
+PATCHED = "class Session: verify = True\ndef get(): return 'plain'\n"
+PATCHES = """
+import logging, os, sys, types
+import patched_lib
+patched_lib.get = lambda: 'patched'
+patched_lib.Session.verify = False
+fake = types.ModuleType('sqlite3')
+fake.sqlite_version = 'fake'
+sys.modules['sqlite3'] = fake
+logging.getLogger('patched_lib').setLevel(logging.ERROR)
+"""
+USES = """
+import logging, sqlite3
+from patched_lib import Session, get
+SEEN = [get(), Session.verify, sqlite3.sqlite_version, logging.getLogger('patched_lib').level]
+"""
+PROCESS = """
+import __main__, functools, os, resource, sys, uuid
+import dataclasses
+IS_INTERACTIVE = not hasattr(__main__, '__file__')
+HAS_OPTION = '--debug' in sys.orig_argv if hasattr(sys, 'orig_argv') else True
+IS_NAMED = '--debug' in repr(sys.argv)
+IS_TOLD = b'--debug' in open('/proc/self/cmdline', 'rb').read()
+ENVIRONMENT = b'OF_THIS_SERVER' in open('/proc/self/environ', 'rb').read()
+LIMIT = resource.getrlimit(resource.RLIMIT_STACK)
+TIMES_FORKED = []
+os.register_at_fork(after_in_child=lambda: TIMES_FORKED.append(1))
+class Token:
+    urandom, pid = os.urandom, os.getpid
+@dataclasses.dataclass
+class Item:
+    key: object = dataclasses.field(default_factory=uuid.uuid4)
+TABLE, PART = {'where': os.getcwd}, functools.partial(os.getcwd)
+def tell(pid=os.getpid):
+    return [IS_INTERACTIVE, HAS_OPTION, IS_NAMED, IS_TOLD, ENVIRONMENT, LIMIT, TIMES_FORKED, len(Token().urandom(4)), Token().pid() == os.getpid(),
+        pid is os.getpid, TABLE['where'] is os.getcwd, PART.func is os.getcwd, dataclasses.fields(Item)[0].default_factory is uuid.uuid4]
+"""
+
+
+def check_context(lab) -> "list[str]":
+    """Packages see what they have seen after an ordinary start: of others, of their process, and of the functions of Python."""
+    for name, text in (("patched_lib", PATCHED), ("patches_lib", PATCHES), ("uses_lib", USES), ("process_lib", PROCESS)):
+        lab.library(name, text)
+    end = "import json\nprint(json.dumps({}))\n"
+    uses = lab.write("effects/uses.py", "import uses_lib, patches_lib, shared_lib\n" + end.format("uses_lib.SEEN"))
+    patches = lab.write("effects/patches.py", "import patches_lib, shared_lib\n")
+    process = lab.write("effects/process.py", "import process_lib, shared_lib\n" + end.format("process_lib.tell()"))
+    found = []
+    for scripts, args in (([uses, patches], [uses]), ([process], [process, "--debug"])):
+        template, _ = until_ready(lab.python, [["script", script] for script in scripts], lab.env)
+        ordinary, forked = said(lab, None, args), said(lab, template, args)
+        template.end()
+        # What changes others is in no template beside them: then the start is an ordinary one.
+        if forked != ordinary and not forked[1]:
+            found.append(f"{args[0]}: {forked} in place of {ordinary}")
+    template, _ = until_ready(lab.python, [["script", process]], lab.env, flags=["-u", "-B"])
+    ordinary, forked = said(lab, None, ["-uB", process, "--debug"]), said(lab, template, ["-uB", process, "--debug"])
+    template.end()
+    if forked != ordinary:
+        found.append(f"two flags in one word: {forked} in place of {ordinary}")
+    return found
+
+
+READS = """
+import json, os, pkgutil
+HERE = os.path.dirname(__file__)
+CONFIG = json.load(open(os.path.join(HERE, 'conf.json')))
+"""
+
+
+def check_files(lab) -> "list[str]":
+    """A template ends once a file that a package has read is another one, or has come to where its modules or paths are."""
+    found = []
+    script = lab.write("effects/reads_files.py", "import reads_files_lib, shared_lib\n")
+    folder = os.path.join(lab.site, "reads_files_lib")
+    for name, text in (("conf.json", "[2]"), ("local_settings.py", ""), ("../paths_of_others.pth", "")):
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(os.path.join(folder, "__pycache__"))
+        for file, content in (("__init__.py", READS), ("conf.json", "[1]")):
+            with open(os.path.join(folder, file), "w") as out:
+                out.write(content)
+        template, _ = until_ready(lab.python, [["script", script]], lab.env)
+        with open(os.path.join(folder, name), "w") as out:
+            out.write(text)
+        refused = said(lab, template, [script])[1]
+        template.end()
+        if "have changed" not in refused:
+            found.append(f"{name} is another: {refused!r}")
+        os.remove(os.path.join(folder, name))
+    return found
+
+
 def check_effects(lab) -> "list[str]":
-    return check_changes(lab) + check_chance(lab) + check_order(lab)
+    return check_changes(lab) + check_chance(lab) + check_order(lab) + check_context(lab) + check_files(lab)

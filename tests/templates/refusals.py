@@ -13,6 +13,7 @@ BROKEN = {  # A library, and words of the report about it.
     "file": ("FILE = open('/dev/null')", "descriptor"),
     "loop": ("import asyncio\nLOOP = asyncio.new_event_loop()", "descriptor"),
     "child": ("import os, time\nif os.fork() == 0:\n    time.sleep(5)\n    os._exit(0)", "child process"),
+    "daemon": ("import subprocess\nsubprocess.run(['sh', '-c', 'setsid sleep 5 > /dev/null 2>&1 &'], check=True)", "child process"),
     "zombie": ("import os\nif os.fork() == 0:\n    os._exit(0)", "child process"),
     "handler": ("import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)", "signal"),
     "folder": ("import os\nos.chdir('/tmp')", "working directory"),

@@ -36,14 +36,17 @@ def state_of(path: str, is_listed: bool = True) -> "tuple | None":
     return found.st_mode, found.st_ino, found.st_mtime_ns, found.st_size
 
 
+OF_PROCESS = re.compile(r"/proc/(self|thread-self|\d+)/(environ|cmdline|comm|limits|stat|status)")
+CODE_ENDS = (*importlib.machinery.all_suffixes(), ".egg-info")
+
+
 class Disk:
-    """What imports look for and change. Packages and Python itself are not noted here: see [Template.files]."""
+    """What imports look for and change. Python itself and the code of packages are not noted here: see [Template.files]."""
 
     def __init__(self, watch: Watch):
         self.watch = watch
         self.relative: "set[str]" = set()  # Paths from the working directory on.
         self.places: "dict[str, tuple[bool, tuple | None]]" = {}  # Absolute ones: whether they were listed, and their state.
-        self._packages = [STDLIB, *SITE_FOLDERS]
 
     def start(self) -> None:
         # Until Python 3.10 pathlib has copies of the functions in this class.
@@ -97,7 +100,9 @@ class Disk:
             else:
                 self.watch.note("<cwd>")
             path = os.path.join(CALLS["getcwd"](), path)
-        if is_below(path + os.sep, LIVE) or is_below(path, self._packages):
+        if OF_PROCESS.fullmatch(path):
+            self.watch.blame("asked about its process")
+        if is_below(path + os.sep, LIVE) or is_known(path):
             return
         known = self.places.get(path)
         if known is None and len(self.places) >= PLACES_MAX:
@@ -116,6 +121,13 @@ class Disk:
 
     def has_changed(self) -> bool:
         return any(state_of(path, is_listed) != state for path, (is_listed, state) in self.places.items())
+
+
+def is_known(path: str) -> bool:
+    """Whether it is of Python, code of a package, or what tells of packages: see [Template.files]."""
+    if not is_below(path, SITE_FOLDERS):
+        return is_below(path, [STDLIB])
+    return path in SITE_FOLDERS or path.endswith(CODE_ENDS) or ".dist-info" in path or "__pycache__" in path
 
 
 def is_for_writing(args: tuple, kwargs: dict) -> bool:

@@ -23,6 +23,7 @@ PR_GET = {"dumpable": 3, "keepcaps": 7, "securebits": 27, "no_new_privs": 39, "t
 OWN_DOING = re.compile(
     r"sys\.(modules|argv|path|meta_path|path_hooks|last_\w+)|_?warnings\.(filters|onceregistry|_filters_version)|.*\._?\w*cache\w*"
     r"|_frozen_importlib\._(module_locks|blocking_on)|sysconfig\._CONFIG_VARS\w*|tempfile\.(tempdir|_name_sequence)|uuid\._\w+|gettext\._(translations|localedirs)|importlib\.\w+\._\w+"
+    r"|.*\.__(slotnames|module)__|six\.(_MovedItems|moves)\..*|pydantic\.plugin\._loader\._\w+|.*\.__pydantic_\w+__"
     r"|inspect\.(modulesbyfile|_filesbymodname)|multiprocessing\.\w+\._\w+|threading\._\w+|.*\.__warningregistry__|logging\._(handlers|handlerList)|asyncio\.events\._event_loop_policy|.*\.dispatch_table|typing\._(cleanups|check_generic|collect_parameters|collect_type_vars)"  # As typing_extensions sets them.
 )
 
@@ -182,35 +183,67 @@ def changed(before: dict, now: dict) -> "list[str]":
 
 
 class Attributes:
-    """The names in Python's own modules and in their classes, with what they are, to see what others make of them."""
+    """The names in modules and in their classes, with what they are, to see what others make of them."""
 
     def __init__(self):
-        self._known: dict = {}  # By the name of a module or class: the owner, its names, and copies of small tables.
+        self._known: dict = {}  # By the name of a module or class: its package, the owner, its names, and copies of small tables.
+        self._loggers = loggers()
+        self._before: "set[str]" = set()  # What was known as the import that is watched began.
+
+    def begin(self) -> None:
+        """An import begins. What it changes in packages that it is the first to load, no program has seen otherwise."""
+        self._before = set(self._known)
 
     def take(self, names: "set[str]") -> None:
         """Of modules that have been imported."""
         for name in names:
             module = sys.modules.get(name)
-            if not isinstance(module, types.ModuleType) or name == "__main__" or not is_stdlib(name):
+            if not isinstance(module, types.ModuleType) or name == "__main__":
                 continue
-            values = dict(vars(module))
-            self._known[name] = module, values, tables_of(values)
+            package, values = package_of(name), dict(vars(module))
+            self._known[name] = package, module, values, tables_of(values)
             for value in values.values():
                 if isinstance(value, type) and value.__module__ == name:
-                    self._known[f"{name}.{value.__qualname__}"] = value, dict(vars(value)), {}
+                    self._known[f"{name}.{value.__qualname__}"] = package, value, dict(vars(value)), {}
 
-    def changes(self) -> "list[str]":
-        """The names that are not what they were, which become known."""
+    def changes(self, by: str) -> "list[str]":
+        """The names that are not what they were, which become known, but for those of the package `by`, which may have changed them."""
         found = []
-        for owner_name, (owner, values, tables) in list(self._known.items()):
+        for owner_name, (package, owner, values, tables) in list(self._known.items()):
             now = vars(owner)
             if is_equal(now, values) and all(is_equal(now[name], table) for name, table in tables.items()):
                 continue
+            self._known[owner_name] = package, owner, dict(now), tables_of(now) if tables else {}
+            if package == by or (package and owner_name not in self._before):
+                continue
             names = [name for name in {*values, *now} if values.get(name, found) is not now.get(name, found)]
+            if package and "__getattr__" in now:  # It finds names when they are asked for.
+                names = [name for name in names if name in values]
             names += [name for name, table in tables.items() if values.get(name) is now.get(name) and not is_equal(now[name], table)]
             found += [f"{owner_name}.{name}" for name in names if not is_module_of(now.get(name), owner_name, name)]
-            self._known[owner_name] = owner, dict(now), tables_of(now) if tables else {}
-        return sorted(name for name in found if not OWN_DOING.fullmatch(name))
+        before, self._loggers = self._loggers, loggers()
+        own = {by, *(package for name, (package, *_) in self._known.items() if name not in self._before)} - {""}
+        others = [name for name, state in self._loggers.items() if state != before.get(name, LOGGER) and package_of(name) not in own]
+        return sorted(name for name in found if not OWN_DOING.fullmatch(name)) + [f"the logger {name}" for name in sorted(others)]
+
+
+LOGGER = (logging.NOTSET, (), (), True, False)
+
+
+def loggers() -> dict:
+    """What is set of each logger but the root, by its name."""
+    return {
+        name: (
+            logger.level, tuple(handler for handler in logger.handlers if type(handler) is not logging.NullHandler),
+            tuple(logger.filters), logger.propagate, logger.disabled,
+        )
+        for name, logger in list(logging.root.manager.loggerDict.items()) if isinstance(logger, logging.Logger)
+    }  # fmt: skip
+
+
+def package_of(module: str) -> str:
+    """The name of a package, and "" for all of Python's own."""
+    return "" if is_stdlib(module) else module.partition(".")[0]
 
 
 def tables_of(values: dict) -> dict:

@@ -28,6 +28,7 @@ class Watch:
         self.avoid = [name for name in avoid if not name.endswith(CUT)]
         self.cuts = {name[: -len(CUT)] for name in avoid if name.endswith(CUT)}
         self.is_new = is_new
+        self._loaded: "set[str]" = set()
         self.names: "dict[str, set[str]]" = {}  # Variables that were read, each with the modules that did.
         self.set_by: "dict[bytes, str]" = {}  # Variables that were set or removed, each with the module that did it last.
         self.disk = Disk(self)
@@ -78,7 +79,9 @@ class Watch:
             self.skipped[module] = "left out"
             return
         self._wanted = module
-        before, seeds, variables = set(sys.modules), len(self.seeds), environment_now()
+        known, self._loaded = dict(sys.modules), set()
+        self._attributes.begin()
+        before, seeds, variables = set(known), len(self.seeds), environment_now()
         try:
             found = importlib.import_module(module)
             if name:
@@ -94,6 +97,8 @@ class Watch:
             self.blame_change(f"set or removed the variable {os.fsdecode(name)}", [self.set_by.get(name, module)])
         if self.is_new and (set(sys.modules) != before or module in self.skipped):
             self._check_far(module)
+        if self.is_new and module not in self.skipped:
+            self._check_modules(module, known, self._loaded)
 
     def _roll_back(self, name: str, before: "set[str]") -> None:
         """Forgets what a failed import has loaded: half a package would be found by the server."""
@@ -146,8 +151,8 @@ class Watch:
         if loading and len({str(filters_of_others(known, loading[-1].split(".")[0])) for known in (self._filters, filters)}) > 1:
             self.blame_change("changed the filters of warnings", modules)
         self._filters, before, self._drawn = filters, self._drawn, drawn()
-        if loading and before != self._drawn:
-            self.drawing.add(loading[-1])
+        if loading and before != self._drawn and loading[-1] not in {module for module, _ in RENEWED}:
+            self.blame("drew a number by chance", loading)
 
     def _check_settings(self, modules: "list[str] | None") -> None:
         found = settings()
@@ -163,17 +168,29 @@ class Watch:
         self._far = found
         self._check_attributes([module])
 
-    def _check_attributes(self, modules: "list[str] | None") -> None:
-        names = self._attributes.changes()
+    def _check_attributes(self, modules: "list[str] | None" = None) -> None:
+        loading = self._loading if modules is None else modules
+        names = self._attributes.changes(package_of(loading[-1]) if loading else "")
         if names:
             self.blame_change(f"changed {', '.join(names[:3])}", modules)
 
+    def _check_modules(self, module: str, before: dict, loaded: "set[str]") -> None:
+        """Of modules that are not what has been loaded under their names."""
+        replaced = [name for name, known in before.items() if sys.modules.get(name) is not known]
+        packages = {package_of(name) for name in loaded}
+        added = {name.partition(".")[0] for name in {*sys.modules} - {*before} - loaded if package_of(name) not in packages}
+        # Some have a name that no file has, which is nobody else's.
+        replaced += [name for name in added if name in STDLIB_NAMES or importlib.machinery.PathFinder.find_spec(name)]
+        if replaced:
+            self.blame_change(f"put another module in place of {', '.join(sorted(replaced)[:3])}", [module])
+
     def _load(self, load, spec):
         self._check()  # Of what those that wait for this import have done until now.
-        # What Python's own modules do to each other as they are imported is no change: looked at around each group of them.
-        is_first = self.is_new and is_stdlib(spec.name) and not (self._loading and is_stdlib(self._loading[-1]))
+        self._loaded.add(spec.name)
+        # What a package does to itself, and Python's own modules to each other, is no change: looked at around each group of them.
+        is_first = self.is_new and bool(self._loading) and package_of(spec.name) != package_of(self._loading[-1])
         if is_first:
-            self._check_attributes(None)
+            self._check_attributes()
         self._loading.append(spec.name)
         try:
             if is_module_at(spec.name, self.avoid):
@@ -186,10 +203,10 @@ class Watch:
             return module
         finally:
             self._check()
+            if is_first:
+                self._check_attributes()
             self._loading.pop()
             if self.is_new:
-                if is_first and is_stdlib(spec.name):
-                    self._attributes.changes()
                 self._attributes.take({spec.name})
 
     def _is_own_doing(self) -> bool:
@@ -198,6 +215,7 @@ class Watch:
         return is_stdlib(module) or module.startswith("numpy.random") or sys._getframe(2).f_globals["__name__"] == "logging"
 
     def _start(self) -> None:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # A daemon becomes a child of this process, and is found.
         load = importer._load_unlocked
         self.replace(importer, "_load_unlocked", lambda spec: self._load(load, spec))
         sys.meta_path.append(self)
@@ -217,6 +235,7 @@ class Watch:
             self._note_calls(module, name, self._note_variable)
         for name in ("seed", "setstate"):
             self._note_calls(random, name, lambda *args: self.blame("set the seed of chance") if args and args[0] is not None else None)
+        self._note_calls(os, "register_at_fork", lambda *_: self.blame("asked to be told of forks"))
         self._note_calls(codecs, "register", lambda *_: self.blame_change("registered a codec"))
         self._note_calls(codecs, "register_error", self._note_handler)
         for name in ("disable", "enable", "freeze"):
@@ -256,7 +275,7 @@ class Watch:
         self.blame_change("replaced how errors in texts are handled")
 
     def _note_chance(self, *_) -> None:
-        if sys._getframe(2).f_globals["__name__"] != "uuid":  # These are noted as such.
+        if sys._getframe(2).f_code.co_name != "uuid4":  # These are noted as such.
             self.blame("made a random value")
 
     def _note_calls(self, module, name: str, note) -> None:
@@ -275,6 +294,7 @@ class Watch:
         setattr(holder, name, value)
 
     def _stop(self) -> None:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
         sys.meta_path.remove(self)
         self.disk.stop()
         undo, self._undo = self._undo, []
@@ -285,9 +305,10 @@ class Watch:
         self._attributes = None
 
     def _find_uuids(self) -> None:
-        """Finds the names of modules that have the UUIDs that were made, or texts with one in them."""
+        """Finds the names of modules that have the UUIDs that were made, or texts with one in them. One that is elsewhere is the same in
+        all forks."""
         made = {text: (uuid, by) for uuid, by in self.uuids for text in (str(uuid), uuid.hex)}
-        owners = {}
+        owners, found = {}, set()
         for module in list(sys.modules.values()) if made else ():
             names = getattr(module, "__dict__", None)
             if type(names) is not dict or module is sys.modules["__main__"]:
@@ -295,14 +316,17 @@ class Watch:
             owners[id(names)] = names
             for name, value in list(names.items()):
                 text = str(value) if any(value is uuid for uuid, _ in made.values()) else value
-                found = UUID.search(text) if type(text) is str and len(text) < 1000 else None
-                if found and found.group() in made:
-                    self.renewed.append((names, name, made[found.group()][0]))
+                match = UUID.search(text) if type(text) is str and len(text) < 1000 else None
+                if match and match.group() in made:
+                    self.renewed.append((names, name, made[match.group()][0]))
+                    found.add(id(made[match.group()][0]))
         for names, name, uuid in self.renewed:
             kept = {id(owner) for owner in gc.get_referrers(names[name]) if isinstance(owner, (dict, list, tuple, set, type(CELL)))}
-            if not kept - {id(self.uuids), *owners, *map(id, self.uuids), *map(id, self.renewed), *map(id, made.values())}:
-                continue
-            self.blame("made a random value", [by for other, by in self.uuids if other is uuid])
+            if kept - {id(self.uuids), *owners, *map(id, self.uuids), *map(id, self.renewed), *map(id, made.values())}:
+                found.discard(id(uuid))
+        for uuid, by in self.uuids:
+            if id(uuid) not in found:
+                self.blame("made a random value", [by])
 
     def generators(self) -> list:
         """The random generators that imports have made, each with a seed by chance."""
@@ -314,23 +338,52 @@ class Watch:
 
 
 def put_back(kept: "dict[int, object]", replaced: list) -> None:
-    """Modules may have copied what was replaced: `from os import getcwd`, also into tables and classes."""
-    holders = [holder for holder in gc.get_referrers(*replaced) if isinstance(holder, (type, dict, list, type(CELL)))]
+    """Modules may have copied what was replaced: `from os import getcwd`, also into tables, classes, objects and defaults. What keeps one
+    after that differs from what it is in the process that this one is compared with."""
+    holders = [holder for holder in gc.get_referrers(*replaced) if holder is not replaced]
     # A class does not notice what is changed in its table.
     for holder in sorted(holders, key=lambda holder: not isinstance(holder, type)):
-        if holder is replaced:
-            continue
-        if isinstance(holder, type):
-            names = [(name, kept[id(value)]) for name, value in vars(holder).items() if id(value) in kept]
-            for name, value in names:
-                setattr(holder, name, value)
-        elif isinstance(holder, type(CELL)):
-            holder.cell_contents = kept.get(id(holder.cell_contents), holder.cell_contents)
-        else:
-            kind = list if isinstance(holder, list) else dict
-            places = enumerate(holder) if kind is list else dict.items(holder)
-            for place, value in [(place, kept[id(value)]) for place, value in places if id(value) in kept]:
-                kind.__setitem__(holder, place, value)
+        try:
+            put_back_in(holder, kept)
+        except Exception:
+            pass  # It does not let itself be changed.
+
+
+def put_back_in(holder, kept: "dict[int, object]") -> None:
+    if isinstance(holder, type):
+        for name in [name for name, value in vars(holder).items() if id(value) in kept]:
+            setattr(holder, name, kept[id(vars(holder)[name])])
+    elif isinstance(holder, type(CELL)):
+        holder.cell_contents = kept.get(id(holder.cell_contents), holder.cell_contents)
+    elif isinstance(holder, (list, dict)):
+        kind = list if isinstance(holder, list) else dict
+        places = enumerate(holder) if kind is list else dict.items(holder)
+        for place, value in [(place, kept[id(value)]) for place, value in places if id(value) in kept]:
+            kind.__setitem__(holder, place, value)
+    elif isinstance(holder, tuple):
+        for function in [it for it in gc.get_referrers(holder) if type(it) is types.FunctionType and it.__defaults__ is holder]:
+            function.__defaults__ = tuple(kept.get(id(value), value) for value in holder)
+    elif isinstance(holder, functools.partial):
+        function, *rest = holder.__reduce__()[2]
+        holder.__setstate__((kept.get(id(function), function), *rest))
+    elif not isinstance(holder, (types.FunctionType, types.FrameType, types.ModuleType)):
+        fields = getattr(holder, "__dict__", None)
+        if type(fields) is dict:
+            put_back_in(fields, kept)
+        for kind in type(holder).__mro__:
+            for member in vars(kind).values():
+                if type(member) is types.MemberDescriptorType and kind.__module__ != "builtins":
+                    value = member.__get__(holder, None) if is_set(member, holder) else None
+                    if id(value) in kept:
+                        member.__set__(holder, kept[id(value)])
+
+
+def is_set(member, holder) -> bool:
+    try:
+        member.__get__(holder)
+        return True
+    except AttributeError:
+        return False
 
 
 def renew_values(renewed: "list[tuple[dict, str, object]]") -> None:

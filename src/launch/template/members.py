@@ -4,6 +4,7 @@ The other process is a witness: it imports the same modules in the same order. W
 ordinary starts, and must not be the same in all forks."""
 
 import collections
+import resource
 
 try:
     from _sha2 import sha512
@@ -14,9 +15,10 @@ except ImportError:  # Before Python 3.12.
 MEMBERS_MAX, DEPTH = 100_000, 7
 WITNESS_MAX = 60  # Seconds.
 NOT_COMPARED = re.compile(
-    r"__(file|cached|spec|loader|builtins|path|dict|weakref|warningregistry|annotations\w*|pydantic_(core|validator|serial|decor|generic|com|parent)\w*)"
+    r"__(file|cached|spec|loader|builtins|path|dict|weakref|warningregistry|annotations\w*|slotnames|pydantic_(core|validator|serial|decor|generic|com|parent)\w*)"
     r"__|_abc_impl"
 )
+KEPT_HASH = re.compile(r"_*(\w+__)?(cached_)?hash(_?(value|code))?_*")
 NUMBERS = re.compile(r"0x[0-9a-fA-F]{6,16}|\d{12,20}")
 TOKEN = re.compile(r"[\w+/=.:-]*")
 EXACT = (str, bytes, int, float, complex, bool, type(None))
@@ -25,7 +27,14 @@ READABLE = {
     ("decimal", "Decimal"), ("fractions", "Fraction"), ("uuid", "UUID"), ("itertools", "count"), ("re", "Pattern"), ("builtins", "range"),
     ("builtins", "slice"), ("pathlib", "PosixPath"), ("pathlib", "PurePosixPath"), ("ipaddress", "IPv4Address"), ("ipaddress", "IPv6Address"),
 }  # fmt: skip
-OPAQUE = ("logging", "threading", "weakref", "_weakref", "_thread", "_io", "io", "typing", "contextvars", "_contextvars", "ast", "importlib", "random")
+OPAQUE = ("weakref", "_weakref", "_weakrefset", "typing", "ast", "importlib", "_frozen_importlib", "_frozen_importlib_external", "random", "_random")
+# What is in objects of compiled code.
+CONTENTS = {
+    ("_io", "StringIO"): lambda value: value.getvalue(), ("_io", "BytesIO"): lambda value: value.getvalue(),
+    ("_contextvars", "ContextVar"): lambda value: value_of(value), ("_thread", "_local"): lambda value: dict(vars(value)),
+    ("_io", "TextIOWrapper"): lambda value: value.name, ("_io", "BufferedReader"): lambda value: value.name,
+    ("_io", "BufferedWriter"): lambda value: value.name, ("_io", "FileIO"): lambda value: value.name,
+}  # fmt: skip
 
 
 def areas_now() -> "list[tuple[int, int]]":
@@ -40,7 +49,7 @@ class Members:
     def __init__(self, exact: "set[str]"):
         self.areas, self.exact = areas_now(), exact
         # Of which each server gets its own.
-        self.own = [sys.argv, getattr(sys, "orig_argv", None), getattr(sys.modules.get("linecache"), "cache", None)]
+        self.own = [os.environ, os.environb, sys.argv, getattr(sys, "orig_argv", None), getattr(sys.modules.get("linecache"), "cache", None)]
 
     def of(self, name: str, parts: "set[str] | None" = None) -> "dict[str, str]":
         """Of the names of one module. Adds all that is in them to `parts`, too."""
@@ -106,8 +115,12 @@ class Members:
             return self._function(value, depth)
         if kind is types.BuiltinFunctionType:
             return name_of_function(value)
-        if kind in (staticmethod, classmethod, types.MethodType):
+        if kind in (staticmethod, classmethod):
             return self._tell(value.__func__, depth)
+        if kind is types.MethodType:
+            return self._tell(value.__func__, depth) + self._tell(value.__self__, depth)
+        if kind is Noted:
+            return b"stand-in"
         if kind is property:
             return b"".join([self._tell(part, depth) for part in (value.fget, value.fset)])
         if issubclass(kind, type):
@@ -125,10 +138,10 @@ class Members:
         return b"{" + b",".join(sorted(pairs)) + b"}"
 
     def _function(self, value, depth: int) -> bytes:
-        if value.__globals__ is globals():  # It is in place of what was watched, where that could not be put back.
-            return name_of_function(value)
-        if (value.__globals__.get("__name__") or "").split(".")[0] != self.package:
-            return name_of_function(value)
+        if value.__globals__ is globals():
+            return b"stand-in"  # It could not be put back, and is nowhere else.
+        if value.__globals__.get(value.__name__) is value and (value.__globals__.get("__name__") or "").split(".")[0] != self.package:
+            return name_of_function(value)  # It is told with its own module.
         cells = []
         for cell in value.__closure__ or ():
             try:
@@ -151,9 +164,16 @@ class Members:
                 return name + view.tobytes()
         except (TypeError, ValueError, BufferError):
             pass
-        if place == ("functools", "partial"):
-            return name + b"".join([self._tell(part, depth) for part in (value.args, value.keywords)])
-        return name + self._fields(value, depth)
+        if place in CONTENTS:
+            return name + self._tell(CONTENTS[place](value), depth)
+        if callable(getattr(kind, "hexdigest", None)) and kind.__module__.startswith("_"):
+            return name + value.copy().hexdigest().encode()
+        if isinstance(value, logging.Logger):  # Of the tree of loggers only itself.
+            return name + self._table({key: part for key, part in vars(value).items() if key not in ("manager", "parent", "_cache")}, depth)
+        told = self._fields(value, depth)
+        if (not told or place == ("functools", "_lru_cache_wrapper")) and gc.is_tracked(value):
+            told += b",".join(sorted([self._tell(part, depth) for part in gc.get_referents(value) if not isinstance(part, type)]))
+        return name + told
 
     def _fields(self, value, depth: int) -> bytes:
         """What an object keeps, without running any code of its class."""
@@ -176,9 +196,16 @@ class Members:
         return b"".join(told)
 
 
+def value_of(variable):
+    try:
+        return variable.get()  # With its default.
+    except LookupError:
+        return None
+
+
 def is_kept_hash(name, value) -> bool:
     """Whether an object keeps its own hash there: it differs with the seed of hashes."""
-    return type(name) is str and "hash" in name and type(value) is int
+    return type(name) is str and type(value) is int and KEPT_HASH.fullmatch(name) is not None
 
 
 def name_of_function(value) -> bytes:
@@ -192,7 +219,8 @@ def hash_of(told: bytes) -> str:
 
 def told_modules(exact: "set[str]") -> "dict[str, dict[str, str]]":
     members = Members(exact)
-    return {name: members.of(name) for name in list(sys.modules) if name != "__main__" and not is_stdlib(name)}
+    names = [name for name in list(sys.modules) if name not in STARTUP_MODULES and not is_stdlib(name)]
+    return {name: members.of(name) for name in names}
 
 
 def witness(plan: dict) -> None:
@@ -204,6 +232,7 @@ def witness(plan: dict) -> None:
     output = os.dup(1)
     os.dup2(2, 1)  # What imports print.
     gc.disable()
+    be_another_process()
     told: dict = {"seeds": [], "cuts": []}
     if plan["watched"]:
         watch = Watch([], True)
@@ -225,6 +254,20 @@ def witness(plan: dict) -> None:
     while data:
         data = data[os.write(output, data) :]
     os._exit(0)
+
+
+def be_another_process() -> None:
+    """Differs from the template in what one server differs in from another: what an import makes of it is found by the comparison."""
+    name = "/witness/of/imports.py"
+    main = types.ModuleType("__main__")
+    main.__file__, main.own = name, sys.modules["__main__"]  # Whose names are those of this program.
+    sys.modules["__main__"] = main
+    sys.argv[:] = [name, "--witness"]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [*sys.orig_argv[:1], name, "--witness"]
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_STACK):
+        soft, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (1 << 30 if soft == resource.RLIM_INFINITY else max(soft - 1, 0), hard))
 
 
 class Witness:

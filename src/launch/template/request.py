@@ -133,32 +133,56 @@ class Start:
                     raise Refusal("the request is too short")
                 read += count
         self._at = 1
+        try:
+            self._read(command)
+        except BaseException:
+            self.overwrite()
+            raise
+
+    def _read(self, command: "list[bytes]") -> None:
         self.header = self._word()
         self.folder = os.fsdecode(self._word())
         count = int(self._word())
         self._args = self._at
-        flags = len(command)
-        # No word more is copied: the arguments of the server may be secret.
-        given = [self._word() for _ in range(min(count, flags + 1))]
-        if given[flags:] == [b"-m"] and count > flags + 1:
-            given.append(self._word())
-        if len(given) <= flags or given[1:flags] != command[1:]:
+        given = [self._word()]
+        flags, self.kind, name = self._program(count, given)
+        if flags != command[1:]:
             raise Refusal("the flags of Python are others than those of the template")
         if os.path.realpath(given[0]) != os.path.realpath(command[0]) or (
             os.path.dirname(given[0]) != os.path.dirname(command[0])
         ):
             raise Refusal("its Python is another than that of the template")
-        self.kind = "module" if given[flags] == b"-m" else "script"
-        if self.kind == "module" and len(given) < flags + 2:
-            raise Refusal("no module is named")
-        if self.kind == "script" and given[flags].startswith(b"-"):
-            raise Refusal("neither a module nor a script is started")
-        self.name = os.fsdecode(given[flags + (self.kind == "module")])
-        self._after_flags = flags
+        self.name = os.fsdecode(name)
+        self.words = len(given)  # Of the command line, up to the program.
         for _ in range(count - len(given)):
             self._at = self._end() + 1
         self._env = self._at
         self.environment = Variables(self.data, self._env)
+
+    def _program(self, count: int, given: "list[bytes]") -> "tuple[list[bytes], str, bytes]":
+        """The flags of Python, one letter each, and what it runs. No word more is copied: the arguments of the server may be secret."""
+        flags: "list[bytes]" = []
+
+        def word() -> bytes:
+            if len(given) >= count:
+                raise Refusal("neither a module nor a script is started")
+            given.append(self._word())
+            return given[-1]
+
+        while True:
+            letters = word()
+            if not letters.startswith(b"-"):
+                return flags, "script", letters
+            if letters == b"-" or letters.startswith(b"--"):
+                raise Refusal("neither a module nor a script is started")
+            for at in range(1, len(letters)):
+                letter, rest = letters[at : at + 1], letters[at + 1 :]
+                if letter == b"m":
+                    return flags, "module", rest or word()
+                flags.append(b"-" + letter)
+                if letter in (b"W", b"X"):
+                    flags.append(rest or word())
+                    break
 
     def _end(self) -> int:
         end = self.data.find(b"\0", self._at)

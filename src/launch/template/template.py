@@ -28,6 +28,10 @@ class Template:
         name = b"LC_CTYPE"
         is_coerced = name in os.environb and name + b"=" + os.environb[name] not in self.environment
         self.coerced = {"LC_CTYPE": os.environ["LC_CTYPE"]} if is_coerced else {}
+        # Each server has its own variables in place of these.
+        given = {**variables_of(self.environment), **{os.fsencode(name): os.fsencode(value) for name, value in self.coerced.items()}}
+        for name in sorted(name for name in {*given, *os.environb} if given.get(name) != os.environb.get(name)):
+            watch.problems.append((f"a .pth file or sitecustomize sets or removes the variable {os.fsdecode(name)}", []))
         self.folder = os.getcwd()
         self.has_folder = not getattr(sys.flags, "safe_path", sys.flags.isolated)
         self.first = sys.path[0] if sys.path else None
@@ -54,6 +58,9 @@ class Template:
         self.loaded = {name.partition(".")[0] for name in set(sys.modules) - STARTUP_MODULES} | watch.not_found
         files = {getattr(module, "__file__", None) for name, module in sys.modules.items() if not is_stdlib(name)}
         files |= {sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), *sys.path}
+        # Where another module of a package, or another path for packages, would be found.
+        files.update(*(folders_of(module) for name, module in sys.modules.items() if not is_stdlib(name)))
+        files.update(os.path.join(folder, name) for folder in SITE_FOLDERS if os.path.isdir(folder) for name in os.listdir(folder) if name.endswith(".pth"))
         files.update(*(entry.files for entry in self.own.values()))  # What they import may be something else then.
         self.files = sorted(file for file in files if file)
         self.state = self.files_now()
@@ -81,7 +88,8 @@ class Template:
     def digest(self) -> str:
         """Differs where other files, or in another order, are imported."""
         watch = self.watch
-        what = [list(zip(self.files, self.state)), watch.imported, sorted(watch.avoid), sorted(watch.cuts), sys.version]
+        looked_for = sorted(watch.disk.places.items())
+        what = [list(zip(self.files, self.state)), looked_for, watch.imported, sorted(watch.avoid), sorted(watch.cuts), sys.version]
         return sha512(repr(what).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def files_now(self) -> list:
@@ -116,13 +124,20 @@ class Template:
             if len(places) > 1 and any(map(os.path.lexists, places)):
                 raise Refusal(f"an import has looked for the file {file}, which is another for this server")
         path0 = start.path0() if self.has_folder else None
-        shadow = path0 and path0 not in sys.path and first_shadow(path0, self.loaded)
+        shadow = path0 and first_shadow(path0, self.loaded)
         if shadow:
             raise Refusal(f"{shadow} would be imported in place of a module of the template")
         for file in files:
             mode = os.fstat(file).st_mode
             if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
                 raise Refusal("an input or output is no pipe")
+
+
+def folders_of(module) -> "list[str]":
+    """Where the modules of a package are."""
+    paths = getattr(module, "__dict__", {}).get("__path__", [])
+    paths = getattr(paths, "_path", paths)  # Of a namespace package.
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, (list, tuple)) else []
 
 
 def first_shadow(folder: str, names: "set[str]") -> "str | None":
@@ -136,6 +151,9 @@ def first_shadow(folder: str, names: "set[str]") -> "str | None":
         top = name.split(".")[0]
         if top in names:
             path = os.path.join(folder, name)
+            loaded = getattr(sys.modules.get(top), "__file__", None) or ""
+            if loaded == path or is_below(loaded, [path]):
+                continue  # It is from there.
             if name == top and os.path.isdir(path):
                 # A folder without code is a module only if there is no other.
                 has_code = any(os.path.exists(os.path.join(path, "__init__" + suffix)) for suffix in suffixes)
@@ -153,7 +171,7 @@ class Server:
         self.template, self.start, self.guard = template, start, guard
         words = start.args().split(b"\0")[:-1]
         self.command = [os.fsdecode(word) for word in words]
-        self.rest = self.command[start._after_flags :]
+        self.rest = self.command[start.words :]
 
     def become(self, files: "dict[int, int]", name: str) -> None:
         """Does what must be done before the guard lets it go on, tells the guard, and waits for its word."""
@@ -207,6 +225,7 @@ class Server:
     def renew(self) -> None:
         """Makes new what a process has of its own."""
         time.tzset()
+        sys.modules["threading"].main_thread()._set_native_id()  # Before Python 3.13 it is that of the template.
         for generator in self.template.generators:
             generator.seed()
         renew_values(self.template.watch.renewed)
@@ -235,7 +254,8 @@ class Server:
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[:] = self.command
         is_module = self.start.kind == "module"
-        self.template.arguments[:] = ["-m", *self.rest[2:]] if is_module else self.rest
+        name = self.command[self.start.words - 1]
+        self.template.arguments[:] = ["-m" if is_module else name, *self.rest]
         if self.template.has_folder:
             first = self.template.first
             sys.path.insert(sys.path.index(first) if first in sys.path else 0, self.start.path0())
@@ -245,7 +265,7 @@ class Server:
         if sys.version_info < (3, 14):
             names["__annotations__"] = {}
         sys.modules["__main__"] = main
-        module, name = self.start.name, self.rest[0]
+        module = self.start.name
         del self.start, self.template
         try:
             if is_module:

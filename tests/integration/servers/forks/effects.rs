@@ -99,3 +99,28 @@ async fn a_fork_has_nothing_that_another_import_did() {
     manager.shutdown().await;
     lab.lab.await_nobody();
 }
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_that_python_sets_at_its_start_stay() {
+    let lab = PythonLab::new(&[]);
+    std::fs::write(lab.site().join("of_all.pth"), "import os; os.environ['OF_PYTHON'] = 'set'\n").unwrap();
+    let text = "
+import tool_server
+def tell():
+    import os
+    return {'forked': tool_server.was_forked(), 'variable': os.environ.get('OF_PYTHON')}
+if __name__ == '__main__':
+    tool_server.serve({'tell': tell})
+";
+    let manager =
+        lab.manager((0..COUNT).map(|number| script_server(&lab, &format!("s{number}"), text))).await;
+    for _ in 0..3 {
+        for said in ask(&manager.lend(Borrower::Task), "tell").await {
+            assert_eq!(said["variable"], "set", "{said}");
+        }
+    }
+    manager.shutdown().await;
+    lab.lab.await_nobody();
+}
