@@ -162,11 +162,15 @@ impl RequestContext<'_> {
 
     /// Sends a request again and again with the input that the server asks for.
     async fn in_rounds(&self, under_way: &RequestUnderWay, mut outgoing: Outgoing) -> ClientAnswer {
+        let mut counted = Vec::new();
         for _ in 0..MAX_ROUNDS {
             let result = under_way.send(&outgoing).await?;
             let Some(input) = InputRequired::of(&result) else { return Ok(result) };
             let to = (outgoing.session.name(), self.outlet);
-            input.ask(self.client, &self.speaker.capabilities, to, &mut outgoing.params).await?;
+            let answers =
+                input.ask(self.client, &self.speaker.capabilities, to, &mut outgoing.params).await?;
+            // Those of the last round are sent no more.
+            drop(std::mem::replace(&mut counted, answers));
         }
         Err(ErrorData::internal_error(
             format!("the server asked for input more than {MAX_ROUNDS} times"),
