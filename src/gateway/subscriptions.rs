@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     Gateway, Held,
     client::{Client, RequestContext, lock},
-    exchange::{Outgoing, refusal},
+    exchange::Outgoing,
     hello::meta_key,
     listening::{ListenFilter, Listening},
     log_levels::place_of,
@@ -269,7 +269,7 @@ impl RequestContext<'_> {
             Some(server) => server.clone(),
             None => self.server_of_resource(uri, &RawObject::default()).await?,
         };
-        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| self.refusal(&error))?;
         Ok((place_of(&session, self.client.number), session))
     }
 
