@@ -215,3 +215,35 @@ fn a_server_that_reads_nothing_is_told_a_bounded_amount() {
     rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
     assert_eq!(ask(2).text(), server.to_string());
 }
+
+#[test]
+fn a_listener_names_no_more_resources_than_it_may_watch() {
+    let gate = gate("[servers.rich]\ncommand = FIXTURE\nargs = [\"rich\"]\n", "");
+    let listen = |count: usize| {
+        let uris: Vec<String> = (0..count).map(|number| format!("rich://{number}")).collect();
+        let params = json!({"notifications": {"resourceSubscriptions": uris}});
+        let (mut headers, message) = modern(1, "subscriptions/listen", params);
+        headers.push(("Authorization", format!("Bearer {GREEDY}")));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let mut connection = gate.connect();
+        connection.send("POST /mcp/rich", &headers, &message.to_string());
+        connection
+    };
+    let refused = listen(200_000).reply();
+    assert!(refused.body.contains("a client can watch 1000 resources"), "{refused:?}");
+    // Listeners to the same share them, until the last one ends.
+    let mut first = listen(1000);
+    first.head();
+    assert!(first.until("acknowledged").contains("rich://999"));
+    let mut second = listen(1000);
+    second.head();
+    assert!(second.until("acknowledged").contains("rich://999"));
+    drop(first);
+    let state = || {
+        let session = begin(&gate, MODEST, "/mcp/rich");
+        gate.with_token(MODEST, "POST /mcp/rich", Some(&session), &call(1, "state", &json!({}))).text()
+    };
+    assert!(state().contains("rich://999"), "{}", state());
+    drop(second);
+    wait_for("the end of all", || !state().contains("rich://"));
+}
