@@ -145,6 +145,11 @@ impl Endpoint {
         self.only.as_ref().is_none_or(|only| only == server)
     }
 
+    /// Whether a client may read what servers write, which may tell of what any client sent.
+    fn reads_servers(&self) -> bool {
+        self.owner.is_none() || !self.tools.limits_calls()
+    }
+
     fn shows(&self, entry: &CatalogEntry) -> bool {
         self.has(&entry.server) && self.tools.lists(entry)
     }

@@ -63,7 +63,7 @@ pub(crate) use self::{
     result::outputs::Outputs,
     rpc::requests::RawListener,
     server_messages::{
-        ClientAnswer, ClientIdentity, ClientSide, ReplySender, ServerMessages, ServerNotification,
+        ClientAnswer, ClientIdentity, ClientSide, Counting, ReplySender, ServerMessages, ServerNotification,
         ServerRequest,
     },
     wire_log::Listeners,

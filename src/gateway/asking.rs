@@ -8,7 +8,7 @@ use std::{
 use rmcp::model::ErrorData;
 use serde_json::value::RawValue;
 
-use super::{message, outlet::Outlet, router::ReplyTarget};
+use super::{Budget, budget::OF_MESSAGE, message, outlet::Outlet, router::ReplyTarget};
 use crate::{
     json_rpc::{self, RawObject},
     session::{ClientAnswer, ReplySender, ServerRequest},
@@ -95,10 +95,10 @@ impl AskedRequests {
         }
     }
 
-    pub(super) fn answered(&self, id: &RawValue, answer: ClientAnswer) {
+    pub(super) fn answered(&self, id: &RawValue, answer: ClientAnswer, budget: &Arc<Budget>) {
         let asked = id.get().parse().ok().and_then(|number| self.take(number));
         match asked {
-            Some(asked) => asked.reply.send(answer),
+            Some(asked) => reply(asked.reply, answer, budget),
             None => tracing::debug!("a client answered what it was not asked"),
         }
     }
@@ -139,6 +139,15 @@ impl AskedRequests {
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives a server the answer of a client, which counts in `budget` until it is written.
+pub(super) fn reply(to: ReplySender, answer: ClientAnswer, budget: &Arc<Budget>) {
+    let length = answer.as_ref().map_or_else(|error| error.message.len(), |result| result.get().len());
+    match budget.take(OF_MESSAGE + length) {
+        Ok(held) => to.send_counted(answer, Some(Box::new(held))),
+        Err(full) => to.send(Err(full.into())),
     }
 }
 

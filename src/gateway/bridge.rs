@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{client::Client, outlet::Outlet};
 use crate::{
     json_rpc::{self, RawObject},
-    session::{ClientAnswer, Era, ReplySender, ServerRequest},
+    session::{ClientAnswer, Counting, Era, ReplySender, ServerRequest},
     tool::ServerName,
 };
 
@@ -124,7 +124,8 @@ impl InputRequired {
         serde_json::from_str(result.get()).ok()
     }
 
-    /// Asks a client of the old era, and adds its answers to the parameters of the request that is to be sent again.
+    /// Asks a client of the old era, and adds its answers to the parameters of the request that is to be sent again. Gives what
+    /// counts them.
     ///
     /// # Errors
     /// The client refused, or cannot be asked.
@@ -134,7 +135,7 @@ impl InputRequired {
         capabilities: &RawValue,
         (server, outlet): (&ServerName, &Outlet),
         params: &mut RawObject,
-    ) -> Result<(), ErrorData> {
+    ) -> Result<Vec<Counting>, ErrorData> {
         if self.input_requests.len() > MAX_INPUTS {
             return Err(ErrorData::internal_error("the server asks for too much at once", None));
         }
@@ -144,27 +145,30 @@ impl InputRequired {
                 return Err(unsupported(method));
             }
             let (answered, answer) = oneshot::channel();
-            let reply = ReplySender::new(move |answer| drop(answered.send(answer)));
+            let reply = ReplySender::new(move |answer, counting| drop(answered.send((answer, counting))));
             let params = request.get("params").map(json_rpc::raw);
             let id = json_rpc::raw(key);
             let (server, method) = (server.clone(), method.to_owned());
             let request = ServerRequest { server, id, method, params, exchange: None, reply };
             // Dropped before there is an answer, the client has cancelled what this belongs to.
             let _asked = OpenQuestion { client, number: client.asked.ask(request, outlet, None) };
-            let gone = |_| Err(ErrorData::internal_error("the client has gone without an answer", None));
-            Ok((key, answer.await.unwrap_or_else(gone)?))
+            let gone =
+                |_| (Err(ErrorData::internal_error("the client has gone without an answer", None)), None);
+            let (answer, counting) = answer.await.unwrap_or_else(gone);
+            Ok((key, answer?, counting))
         });
-        let mut answers = RawObject::default();
+        let (mut answers, mut counted) = (RawObject::default(), Vec::new());
         for answer in join_all(asking).await {
-            let (key, answer) = answer?;
+            let (key, answer, counting) = answer?;
             answers.set(key, answer);
+            counted.extend(counting);
         }
         params.take("requestState");
         params.set("inputResponses", answers.into_raw());
         if let Some(state) = self.request_state {
             params.set("requestState", state);
         }
-        Ok(())
+        Ok(counted)
     }
 }
 

@@ -21,6 +21,10 @@ const SHORT: usize = 64 << 10;
 /// What is counted for a request under way besides its message, and for a session: tasks, tables, queues.
 pub(super) const OF_REQUEST: usize = 8 << 10;
 pub(super) const OF_SESSION: usize = 8 << 10;
+/// What is counted for a message to a server besides its bytes.
+pub(super) const OF_MESSAGE: usize = 256;
+/// Bytes of notifications that may wait until servers read them. One that nothing waits before may be longer.
+const MAX_TOLD: usize = 1 << 20;
 /// The code of a refusal: as of other limits.
 pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
 
@@ -53,6 +57,8 @@ pub(crate) struct Budget {
     held: AtomicUsize,
     /// The part of it that waits for clients to read.
     waiting: AtomicUsize,
+    /// The part of it that waits for servers to read.
+    told: AtomicUsize,
     total: Arc<TotalBudget>,
     own_servers: AtomicUsize,
     most_own_servers: usize,
@@ -69,8 +75,8 @@ impl Default for Budget {
 impl Budget {
     /// Of `whose`, who may hold `most` bytes, and so many servers of their own.
     pub(crate) fn new(whose: String, most: usize, most_own_servers: usize, total: &Arc<TotalBudget>) -> Self {
-        let [held, waiting, own_servers] = [(); 3].map(|()| AtomicUsize::new(0));
-        Self { whose, most, held, waiting, total: total.clone(), own_servers, most_own_servers }
+        let [held, waiting, told, own_servers] = [(); 4].map(|()| AtomicUsize::new(0));
+        Self { whose, most, held, waiting, told, total: total.clone(), own_servers, most_own_servers }
     }
 
     /// Takes so many bytes, until what is given back is dropped.
@@ -91,6 +97,19 @@ impl Budget {
         let mut held = self.nothing_waiting();
         held.grow_waiting(bytes, is_first)?;
         Ok(held)
+    }
+
+    /// As [`Budget::take`], for a notification that waits until a server reads it.
+    ///
+    /// # Errors
+    /// As [`Budget::take`]; too much waits already.
+    pub(super) fn take_told(self: &Arc<Self>, bytes: usize) -> Result<Told, BudgetFull> {
+        let told = Told(self.take(bytes)?);
+        let before = self.told.fetch_add(bytes, Relaxed);
+        if before > 0 && before.saturating_add(bytes) > MAX_TOLD {
+            return Err(BudgetFull::Told { whose: self.whose.clone(), waiting: before });
+        }
+        Ok(told)
     }
 
     /// Nothing yet.
@@ -233,6 +252,16 @@ impl Drop for Held {
     }
 }
 
+/// A notification that waits for a server to read it, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Told(Held);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.budget.told.fetch_sub(self.0.bytes, Relaxed);
+    }
+}
+
 /// A text that counts until it is dropped.
 pub(crate) struct HeldText {
     text: String,
@@ -289,6 +318,8 @@ pub(crate) enum BudgetFull {
     Owner { whose: String, held: usize, wanted: usize, most: usize },
     /// All together do, and it holds more than its share.
     All { whose: String, wanted: usize, most: usize },
+    /// Too much waits that servers are told.
+    Told { whose: String, waiting: usize },
     /// It has too many servers of its own.
     Servers { whose: String, most: usize },
 }
@@ -309,6 +340,12 @@ impl fmt::Display for BudgetFull {
                 "too much is held for all clients together: there are no {} more for {whose}; `max_held` in [gateway] allows {} for all",
                 size(*wanted),
                 size(*most)
+            ),
+            Self::Told { whose, waiting } => write!(
+                f,
+                "servers have not read {} of notifications of {whose}; {} may wait",
+                size(*waiting),
+                size(MAX_TOLD)
             ),
             Self::Servers { whose, most } => write!(
                 f,
@@ -361,6 +398,19 @@ mod tests {
         assert_eq!(one.held(), 90);
         drop(moved);
         assert_eq!((one.held(), one.total.held.load(Relaxed), one.total.owners.load(Relaxed)), (0, 0, 0));
+    }
+
+    #[test]
+    fn notifications_that_no_server_reads_are_dropped() {
+        let all = budgets(1 << 30, &["a", "b"]);
+        let long = all[0].take_told(8 << 20).unwrap();
+        assert!(all[0].take_told(1).unwrap_err().to_string().contains("8 MiB of notifications of a"));
+        drop(long);
+        let many: Vec<Told> = (0..10_000).map_while(|_| all[0].take_told(512).ok()).collect();
+        assert_eq!((many.len(), all[0].held()), (MAX_TOLD / 512, MAX_TOLD));
+        assert!(all[1].take_told(512).is_ok());
+        drop(many);
+        assert_eq!((all[0].held(), all[0].told.load(Relaxed)), (0, 0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     Endpoint, Gateway, ToolAccess,
     asking::AskedRequests,
     bridge::LogLevel,
-    budget::{Held, OwnServers},
+    budget::{Held, OF_MESSAGE, OwnServers},
     hello::{LEGACY_VERSIONS, MODERN_VERSION, all_versions, meta_key},
     introduction::Introduction,
     listening::{ChangedList, Listening},
@@ -30,7 +30,7 @@ use crate::{
     cancel::CancellationToken,
     json_rpc::{self, RawObject, whole_number},
     manager::{Borrower, Loan, Toolbox},
-    session::{ClientAnswer, ClientSide, Era},
+    session::{ClientAnswer, ClientSide, Era, Session},
 };
 
 /// Requests of one client under way. More are refused.
@@ -291,7 +291,7 @@ impl Client {
                     && let Some(toolbox) = self.known_toolbox()
                     && let Some(session) = toolbox.current_session(server.as_str())
                 {
-                    session.tell_server(method, Some(&params.into_raw()));
+                    self.tell(&session, method, &params.into_raw());
                 }
             }
             "notifications/initialized" => {}
@@ -319,14 +319,22 @@ impl Client {
         for (session, own) in loan.toolbox().sessions() {
             let alone = || self.gateway.is_only_client_of(self, session.name());
             if self.endpoint.has(session.name()) && (own || alone()) && session.era() == Some(Era::Legacy) {
-                session.tell_server(method, Some(&params));
+                self.tell(&session, method, &params);
             }
+        }
+    }
+
+    /// Tells a server, unless too much waits already until servers read it.
+    fn tell(&self, session: &Session, method: &str, params: &RawValue) {
+        match self.endpoint.budget.take_told(OF_MESSAGE + method.len() + params.get().len()) {
+            Ok(told) => session.tell_server(method, Some(params), Box::new(told)),
+            Err(full) => tracing::debug!(server = %session.name(), "a notification is dropped: {full}"),
         }
     }
 
     /// Takes the answer to a request of ours in.
     pub(crate) fn answered(&self, id: &RawValue, answer: ClientAnswer) {
-        self.asked.answered(id, answer);
+        self.asked.answered(id, answer, &self.endpoint.budget);
     }
 
     /// The servers as this client has them: the shared ones, and those that are its own. Waits for a start under way: it

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::{
@@ -157,16 +157,21 @@ impl RequestContext<'_> {
         log: RequestLog,
         held: Option<mpsc::UnboundedSender<ServerRequest>>,
     ) -> RequestUnderWay {
-        RequestUnderWay { client: self.client.clone(), speaker: self.speaker.clone(), target, log, held }
+        let (client, speaker) = (self.client.clone(), self.speaker.clone());
+        RequestUnderWay { client, speaker, target, log, held, reads_servers: self.endpoint.reads_servers() }
     }
 
     /// Sends a request again and again with the input that the server asks for.
     async fn in_rounds(&self, under_way: &RequestUnderWay, mut outgoing: Outgoing) -> ClientAnswer {
+        let mut counted = Vec::new();
         for _ in 0..MAX_ROUNDS {
             let result = under_way.send(&outgoing).await?;
             let Some(input) = InputRequired::of(&result) else { return Ok(result) };
             let to = (outgoing.session.name(), self.outlet);
-            input.ask(self.client, &self.speaker.capabilities, to, &mut outgoing.params).await?;
+            let answers =
+                input.ask(self.client, &self.speaker.capabilities, to, &mut outgoing.params).await?;
+            // Those of the last round are sent no more.
+            drop(std::mem::replace(&mut counted, answers));
         }
         Err(ErrorData::internal_error(
             format!("the server asked for input more than {MAX_ROUNDS} times"),
@@ -182,6 +187,7 @@ pub(super) struct RequestUnderWay {
     target: Arc<ReplyTarget>,
     log: RequestLog,
     held: Option<mpsc::UnboundedSender<ServerRequest>>,
+    reads_servers: bool,
 }
 
 impl RequestUnderWay {
@@ -255,7 +261,7 @@ impl RequestUnderWay {
                     }
                     error => error,
                 };
-                (Err(refusal(&error)), Outcome::of_error(&error))
+                (Err(refusal(&error, self.reads_servers)), Outcome::of_error(&error))
             }
         };
         entry.end(outcome, session.generation());
@@ -263,13 +269,25 @@ impl RequestUnderWay {
     }
 }
 
-/// An error of toolcrib, with all its parts.
-pub(super) fn refusal(error: &Error) -> ErrorData {
+/// An error of toolcrib. `is_whole`: with what the server wrote, which may tell of what any client sent.
+pub(super) fn refusal(error: &Error, is_whole: bool) -> ErrorData {
+    const OF_SERVER: [&str; 2] = ["cause", "stderr_tail"];
     let code = match error.code() {
         Code::ToolNotFound | Code::ToolDenied | Code::ServerNotFound => ErrorCode::INVALID_PARAMS,
         _ => ErrorCode::INTERNAL_ERROR,
     };
-    ErrorData::new(code, error.to_string(), serde_json::to_value(error).ok())
+    let mut parts = serde_json::to_value(error).ok();
+    if let Some(Value::Object(parts)) = parts.as_mut().filter(|_| !is_whole) {
+        parts.retain(|name, _| !OF_SERVER.contains(&&**name));
+    }
+    ErrorData::new(code, error.to_string(), parts)
+}
+
+impl RequestContext<'_> {
+    /// An error of toolcrib, as who asks may see it.
+    pub(super) fn refusal(&self, error: &Error) -> ErrorData {
+        refusal(error, self.endpoint.reads_servers())
+    }
 }
 
 /// A result that no client could read: some would wait for another one without an end.

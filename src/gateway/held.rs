@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    Held,
+    Budget, Held,
+    asking::reply,
     bridge::MAX_ROUNDS,
     budget::OF_REQUEST,
     client::{RequestContext, lock},
@@ -134,7 +135,7 @@ impl RequestContext<'_> {
                 let unknown = "`requestState` is not known, or belongs to another request, or has expired";
                 let mut held = held.ok_or_else(|| ErrorData::invalid_params(unknown, None))?;
                 held.running.target.replace(&target);
-                held.open = answer_open(held.open, &answers);
+                held.open = answer_open(held.open, &answers, &self.endpoint.budget);
                 held
             }
             None => {
@@ -221,11 +222,15 @@ fn key(round: usize, index: usize) -> String {
 }
 
 /// Gives the server what it waits for; what is missing stays open.
-fn answer_open(open: Vec<(String, ServerRequest)>, answers: &RawObject) -> Vec<(String, ServerRequest)> {
+fn answer_open(
+    open: Vec<(String, ServerRequest)>,
+    answers: &RawObject,
+    budget: &Arc<Budget>,
+) -> Vec<(String, ServerRequest)> {
     let mut missing = Vec::new();
     for (key, request) in open {
         match answers.get(&key).map(RawValue::to_owned) {
-            Some(answer) => request.reply.send(Ok(answer)),
+            Some(answer) => reply(request.reply, Ok(answer), budget),
             None => missing.push((key, request)),
         }
     }

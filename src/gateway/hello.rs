@@ -3,7 +3,7 @@
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 
-use super::{client::RequestContext, exchange::refusal};
+use super::client::RequestContext;
 use crate::{
     json_rpc::{self, RawObject},
     session::{ClientAnswer, Era, ServerHello},
@@ -89,7 +89,7 @@ impl RequestContext<'_> {
             return Ok(About::of_all(self.speaker.era, self.may_have_tasks()));
         };
         let toolbox = self.client.toolbox(&self.speaker).await?;
-        let session = toolbox.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session = toolbox.awake(server.as_str()).await.map_err(|error| self.refusal(&error))?;
         let hello = session.hello().unwrap_or_default();
         Ok(About::of(server, &hello))
     }

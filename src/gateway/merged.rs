@@ -13,7 +13,7 @@ use super::{
     Budget, BudgetFull, Endpoint, Held,
     bridge::to_modern,
     client::{RequestContext, lock},
-    exchange::{Outgoing, refusal},
+    exchange::Outgoing,
     listed::listed_item,
     methods::list_of,
     results::is_uri,
@@ -142,7 +142,8 @@ impl RequestContext<'_> {
             }
             _ => return Err(Self::no_such_method(&method)),
         };
-        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session =
+            self.toolbox().await?.awake(server.as_str()).await.map_err(|error| self.refusal(&error))?;
         self.exchange(Outgoing { session, method, params, meta, tool: None }, token).await
     }
 

@@ -9,7 +9,7 @@ use super::{
     arguments::Arguments,
     bridge::{LogLevel, to_modern},
     client::{RequestContext, lock},
-    exchange::{Outgoing, refusal, tool_error},
+    exchange::{Outgoing, tool_error},
     hello::MODERN_VERSION,
     log_levels::place_of,
     message::ClientRequest,
@@ -79,8 +79,12 @@ impl RequestContext<'_> {
             (_, Some(server)) => {
                 self.check_task(&server, &method, &params)?;
                 let lists_tasks = method == "tasks/list" && self.endpoint.owner.is_some();
-                let session =
-                    self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+                let session = self
+                    .toolbox()
+                    .await?
+                    .awake(server.as_str())
+                    .await
+                    .map_err(|error| self.refusal(&error))?;
                 let outgoing = Outgoing { session, method, params, meta, tool: None };
                 let answer = self.exchange(outgoing, token).await?;
                 if lists_tasks { self.own_tasks(&server, &answer) } else { Ok(answer) }
@@ -158,7 +162,7 @@ impl RequestContext<'_> {
         };
         let session = toolbox.awake(entry.server.as_str()).await.map_err(|error| {
             failed(&error);
-            refusal(&error)
+            self.refusal(&error)
         })?;
         // At its own endpoint the server decides.
         let mut checked = match self.endpoint.only {
@@ -189,7 +193,7 @@ impl RequestContext<'_> {
                 );
                 return Ok(self.to_model(tool_error(&text)));
             }
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(self.refusal(&error)),
         }
         if by_name || entry.tool.name != name {
             params.write("name", &entry.tool.name);
@@ -209,7 +213,7 @@ impl RequestContext<'_> {
         // It may be one of a server that is being started again.
         match &endpoint.only {
             Some(server) => {
-                toolbox.await_server(server.as_str()).await.map_err(|error| refusal(&error))?;
+                toolbox.await_server(server.as_str()).await.map_err(|error| self.refusal(&error))?;
             }
             None => toolbox.await_all().await,
         }

@@ -1,7 +1,9 @@
 //! Resources that clients watch: one subscription at a server for all clients of it.
 
+mod registry;
+
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -11,10 +13,11 @@ use rmcp::model::ErrorData;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
+use self::registry::{All, Change, Watched, Watcher};
 use super::{
-    Gateway, Held,
+    Gateway,
     client::{Client, RequestContext, lock},
-    exchange::{Outgoing, refusal},
+    exchange::Outgoing,
     hello::meta_key,
     listening::{ListenFilter, Listening},
     log_levels::place_of,
@@ -37,37 +40,10 @@ const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who watches what.
 #[derive(Default)]
-pub(super) struct Subscriptions(Mutex<HashMap<Upstream, Watched>>);
+pub(super) struct Subscriptions(Mutex<All>);
 
 /// A server, and the client whose own it is if it is not shared.
 pub(super) type Upstream = (ServerName, Option<u64>);
-
-#[derive(Default)]
-struct Watched {
-    /// The numbers of the clients.
-    uris: HashMap<String, HashMap<u64, Watcher>>,
-    session: Option<Arc<Session>>,
-    /// The connection at which the subscriptions were made.
-    generation: Option<u64>,
-    /// The subscription at a server of the new era.
-    listening: Option<UpstreamListener>,
-    /// The one before, until the server has acknowledged that one: no change is missed meanwhile.
-    before: Option<UpstreamListener>,
-}
-
-/// A client that watches a resource.
-struct Watcher {
-    /// The name by which it knows the resource.
-    name: String,
-    _held: Held,
-}
-
-/// A change that the server is to hear of.
-enum Change {
-    None,
-    First,
-    Last,
-}
 
 /// A resource that a client watches from now on, at a server of the new era.
 struct Begun {
@@ -82,7 +58,7 @@ impl Subscriptions {
     pub(super) fn name_at(&self, client: u64, server: &ServerName, uri: &str) -> Option<String> {
         let all = lock(&self.0);
         [None, Some(client)].into_iter().find_map(|own| {
-            let watched = all.get(&(server.clone(), own))?;
+            let watched = all.servers.get(&(server.clone(), own))?;
             Some(watched.uris.get(uri)?.get(&client)?.name.clone())
         })
     }
@@ -96,20 +72,21 @@ impl Subscriptions {
         (uri, name): (&str, &str),
     ) -> Result<Change, ErrorData> {
         // A resource is known by the server's name, too, and to the server's listener.
-        let held = client.endpoint.budget.take(OF_WATCHER + name.len() + 3 * uri.len())?;
+        let held = client.endpoint.budget.take(OF_WATCHER + 2 * name.len() + 4 * uri.len())?;
         let watcher = Watcher { name: name.to_owned(), _held: held };
         let client = client.number;
         let mut all = lock(&self.0);
-        let watches =
-            |watched: &Watched| watched.uris.values().filter(|clients| clients.contains_key(&client)).count();
-        if all.values().map(watches).sum::<usize>() >= MAX_WATCHED {
-            return Err(ErrorData::invalid_request(
-                format!("a client can watch {MAX_WATCHED} resources"),
-                None,
-            ));
+        let names = all.clients.entry(client).or_default();
+        if names.len() >= MAX_WATCHED && !names.contains_key(name) {
+            return Err(too_many());
+        }
+        let (at, place) = (&mut names.entry(name.to_owned()).or_default().at, (of.clone(), uri.to_owned()));
+        if !at.contains(&place) {
+            at.push(place);
         }
         // The connection of an entry that is there says which of its resources are to be watched again.
         let watched = all
+            .servers
             .entry(of.clone())
             .or_insert_with(|| Watched { generation: session.generation(), ..Watched::default() });
         let before = watched.session.replace(session.clone());
@@ -123,41 +100,55 @@ impl Subscriptions {
     }
 
     fn remove(&self, of: &Upstream, client: u64, uri: &str) -> Change {
-        let mut all = lock(&self.0);
-        let Some(watched) = all.get_mut(of) else { return Change::None };
-        let Some(clients) = watched.uris.get_mut(uri) else { return Change::None };
-        if clients.remove(&client).is_none() || !clients.is_empty() {
-            return Change::None;
-        }
-        watched.uris.remove(uri);
-        if watched.uris.is_empty() {
-            all.remove(of);
-        }
-        Change::Last
+        lock(&self.0).remove(of, client, uri)
     }
 
     /// A client is gone. Its resources are not watched for it any more; servers of the old era hear so when nobody else
     /// watches them.
     pub(super) fn forget(&self, client: u64) {
         let mut all = lock(&self.0);
-        all.retain(|_, watched| {
-            let legacy =
-                watched.session.as_ref().filter(|session| session.era() == Some(Era::Legacy)).cloned();
-            watched.uris.retain(|uri, clients| {
-                let gone = clients.remove(&client).is_some() && clients.is_empty();
-                if gone && let Some(session) = &legacy {
-                    unsubscribe_later(session.clone(), uri.clone());
-                }
-                !gone
-            });
-            !watched.uris.is_empty()
-        });
+        for (name, named) in all.clients.remove(&client).unwrap_or_default() {
+            all.leave(client, &name, named);
+        }
+    }
+
+    /// One more request of a client listens to what it knows by `name`.
+    fn hold(&self, client: u64, name: &str) {
+        let mut all = lock(&self.0);
+        if let Some(named) = all.clients.get_mut(&client).and_then(|names| names.get_mut(name)) {
+            named.listeners += 1;
+        }
+    }
+
+    /// A request listens no more to what is watched on.
+    fn let_go(&self, client: u64, name: &str) {
+        let mut all = lock(&self.0);
+        if let Some(named) = all.clients.get_mut(&client).and_then(|names| names.get_mut(name)) {
+            named.listeners = named.listeners.saturating_sub(1);
+        }
+        all.tidy(client, name);
+    }
+
+    /// A request that listened does so no more. What none listens to is not watched any more, on any server.
+    fn release(&self, client: u64, name: &str) {
+        let mut all = lock(&self.0);
+        let Some(names) = all.clients.get_mut(&client) else { return };
+        let Some(named) = names.get_mut(name) else { return };
+        named.listeners = named.listeners.saturating_sub(1);
+        if named.listeners > 0 {
+            return;
+        }
+        let named = names.remove(name).unwrap_or_default();
+        if names.is_empty() {
+            all.clients.remove(&client);
+        }
+        all.leave(client, name, named);
     }
 
     /// At a server of the new era one open request stands for all resources: a new one if the open one is for others.
     fn listen_anew(&self, of: &Upstream, session: &Arc<Session>, number: u64, exactly: bool) {
         let mut all = lock(&self.0);
-        let Some(watched) = all.get_mut(of) else { return };
+        let Some(watched) = all.servers.get_mut(of) else { return };
         let uris: BTreeSet<String> = watched.uris.keys().cloned().collect();
         if !exactly && watched.listening.as_ref().is_some_and(|open| open.is_for(&uris)) {
             return;
@@ -171,7 +162,7 @@ impl Subscriptions {
     /// A server has acknowledged the request with this number.
     pub(super) fn acknowledged(&self, number: u64, params: &RawObject) {
         let filter: ListenFilter = params.read("notifications").unwrap_or_default();
-        for watched in lock(&self.0).values_mut() {
+        for watched in lock(&self.0).servers.values_mut() {
             if let Some(open) = watched.listening.as_ref().filter(|open| open.number == number) {
                 open.acknowledge(filter.resource_subscriptions.into_iter().collect());
                 watched.before = None;
@@ -182,7 +173,7 @@ impl Subscriptions {
 
     /// What the server says to the newest request. `None`: there is none.
     fn standing(&self, of: &Upstream) -> Option<watch::Receiver<Standing>> {
-        lock(&self.0).get(of)?.listening.as_ref().map(UpstreamListener::standing)
+        lock(&self.0).servers.get(of)?.listening.as_ref().map(UpstreamListener::standing)
     }
 
     /// Waits until a server of the new era says that it will tell of changes of a resource.
@@ -214,8 +205,12 @@ impl Subscriptions {
             let legacy = session.era() == Some(Era::Legacy);
             (changed && legacy).then(|| (session, watched.uris.keys().cloned().collect()))
         };
-        all.values_mut().filter_map(anew).collect()
+        all.servers.values_mut().filter_map(anew).collect()
     }
+}
+
+fn too_many() -> ErrorData {
+    ErrorData::invalid_request(format!("a client can watch {MAX_WATCHED} resources"), None)
 }
 
 /// Tells a server that nobody watches a resource any more.
@@ -255,10 +250,11 @@ impl RequestContext<'_> {
         if !begin {
             self.stop_watching(uri).await?;
         } else if let Some(begun) = self.begin_to_watch(&uri).await? {
-            let mut watched = WatchedByListener { context: self, uris: vec![uri] };
+            let mut watched = WatchedByListener { context: self, uris: Vec::new() };
+            watched.push(uri);
             self.wait_for_servers(vec![begun]).await.into_iter().collect::<Result<(), _>>()?;
             // It is watched on.
-            watched.uris.clear();
+            watched.keep();
         }
         Ok(RawObject::default().into_raw())
     }
@@ -269,7 +265,8 @@ impl RequestContext<'_> {
             Some(server) => server.clone(),
             None => self.server_of_resource(uri, &RawObject::default()).await?,
         };
-        let session = self.toolbox().await?.awake(server.as_str()).await.map_err(|error| refusal(&error))?;
+        let session =
+            self.toolbox().await?.awake(server.as_str()).await.map_err(|error| self.refusal(&error))?;
         Ok((place_of(&session, self.client.number), session))
     }
 
@@ -301,7 +298,9 @@ impl RequestContext<'_> {
     async fn wait_for_servers(&self, begun: Vec<Begun>) -> Vec<Result<(), ErrorData>> {
         let router = self.client.gateway.router();
         let subscriptions = &router.subscriptions;
-        for Begun { of, session, .. } in &begun {
+        // Once for all resources of a server.
+        let servers: HashMap<_, _> = begun.iter().map(|begun| (&begun.of, &begun.session)).collect();
+        for (of, session) in servers {
             subscriptions.listen_anew(of, session, router.next_number(), false);
         }
         let waiting = begun.iter().map(|Begun { of, session, uri }| async move {
@@ -352,22 +351,30 @@ impl RequestContext<'_> {
         let Some(mut filter) = params.read::<ListenFilter>("notifications") else {
             return Err(ErrorData::invalid_params("`notifications` says what to listen to", None));
         };
+        if filter.resource_subscriptions.len() > MAX_WATCHED {
+            return Err(too_many());
+        }
         let mut watched = WatchedByListener { context: self, uris: Vec::new() };
         let mut begun = Vec::new();
         let mut unsure = Vec::new();
         // What cannot be watched is left out of the acknowledgement.
+        let mut known = HashSet::new();
         for uri in std::mem::take(&mut filter.resource_subscriptions) {
+            // Others have their turn between two of many.
+            tokio::task::yield_now().await;
+            if !known.insert(uri.clone()) {
+                continue;
+            }
             let Ok(new) = self.begin_to_watch(&uri).await else { continue };
             if let Some(new) = new {
                 begun.push(new);
                 unsure.push(uri.clone());
             }
-            watched.uris.push(uri);
+            watched.push(uri);
         }
         let outcomes = self.wait_for_servers(begun).await;
-        for (uri, _) in unsure.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err()) {
-            watched.uris.retain(|known| known != uri);
-        }
+        let refused = unsure.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
+        watched.give_up(&refused.map(|(uri, _)| uri).collect());
         filter.resource_subscriptions.clone_from(&watched.uris);
         let acknowledged = RawObject::parse(Some(&json_rpc::raw(&json!({"notifications": filter}))));
         let (id, key, outlet) = (self.id.to_owned(), self.key.clone(), self.outlet.clone());
@@ -387,41 +394,37 @@ struct WatchedByListener<'a, 'b> {
     uris: Vec<String>,
 }
 
-impl Drop for WatchedByListener<'_, '_> {
-    fn drop(&mut self) {
-        let client = self.context.client;
-        let subscriptions = &client.gateway.router().subscriptions;
-        for uri in &self.uris {
-            let others = lock(&client.listening);
-            let mut wanted = others.iter().flat_map(|one| &one.filter.resource_subscriptions);
-            if !wanted.any(|one| one == uri) {
-                drop(others);
-                subscriptions.stop_watching(client.number, uri);
-            }
+impl WatchedByListener<'_, '_> {
+    fn subscriptions(&self) -> &Subscriptions {
+        &self.context.client.gateway.router().subscriptions
+    }
+
+    fn push(&mut self, uri: String) {
+        self.subscriptions().hold(self.context.client.number, &uri);
+        self.uris.push(uri);
+    }
+
+    /// They are watched without anybody who listens.
+    fn keep(&mut self) {
+        for uri in self.uris.drain(..) {
+            let client = self.context.client;
+            client.gateway.router().subscriptions.let_go(client.number, &uri);
+        }
+    }
+
+    /// These are not watched.
+    fn give_up(&mut self, refused: &HashSet<&String>) {
+        for uri in self.uris.extract_if(.., |uri| refused.contains(uri)).collect::<Vec<_>>() {
+            self.subscriptions().release(self.context.client.number, &uri);
         }
     }
 }
 
-impl Subscriptions {
-    /// A client does not watch any more what it knows by `name`, on any server.
-    fn stop_watching(&self, client: u64, name: &str) {
-        let mut all = lock(&self.0);
-        all.retain(|_, watched| {
-            let session = watched.session.as_ref().filter(|it| it.era() == Some(Era::Legacy)).cloned();
-            watched.uris.retain(|uri, clients| {
-                if clients.get(&client).is_none_or(|known| known.name != name) {
-                    return true;
-                }
-                clients.remove(&client);
-                if clients.is_empty()
-                    && let Some(session) = &session
-                {
-                    unsubscribe_later(session.clone(), uri.clone());
-                }
-                !clients.is_empty()
-            });
-            !watched.uris.is_empty()
-        });
+impl Drop for WatchedByListener<'_, '_> {
+    fn drop(&mut self) {
+        for uri in &self.uris {
+            self.subscriptions().release(self.context.client.number, uri);
+        }
     }
 }
 

@@ -82,7 +82,10 @@ pub(super) async fn send(
     let meta = RawObject::default();
     let request =
         ForwardedRequest { method, params, meta: &meta, tool: None, limit, progress: None, exchange: number };
-    session.forward(request).await.map_or_else(|error| Err(refusal(&error)), |forwarded| forwarded.answer)
+    session
+        .forward(request)
+        .await
+        .map_or_else(|error| Err(refusal(&error, false)), |forwarded| forwarded.answer)
 }
 
 /// Keeps the request open.

@@ -12,6 +12,7 @@ use super::{
     recovery::slot::State,
     result::reply::{CallLimits, NoReply, Refusal},
     rpc::requests::{RawListener, RpcAnswer},
+    server_messages::Counting,
 };
 use crate::{
     error::{Error, Result},
@@ -147,10 +148,10 @@ impl Session {
         }
     }
 
-    /// Tells the server what asks for no answer, if it is there.
-    pub(crate) fn tell_server(&self, method: &str, params: Option<&RawValue>) {
+    /// Tells the server what asks for no answer, if it is there. What counts it is kept for as long as it waits.
+    pub(crate) fn tell_server(&self, method: &str, params: Option<&RawValue>, counting: Counting) {
         if let State::Ready { connection, .. } = &*self.slot.state() {
-            connection.link.transport().tell(method, params);
+            connection.link.transport().tell(method, params, Some(counting));
         }
     }
 

@@ -28,6 +28,7 @@ use super::{
         truncate::Truncator,
     },
     rpc::{requests::RpcAnswer, write::CallArguments},
+    server_messages::Counting,
     transport::Transport,
     wire_log::WireLog,
 };
@@ -89,7 +90,7 @@ impl RemoteClient {
         match self.0 {}
     }
 
-    pub(in crate::session) fn tell(&self, _: &str, _: Option<&RawValue>) {
+    pub(in crate::session) fn tell(&self, _: &str, _: Option<&RawValue>, _: Option<Counting>) {
         match self.0 {}
     }
 

@@ -79,17 +79,25 @@ pub(crate) struct ServerRequest {
 /// What a client answers to a request of the server's.
 pub(crate) type ClientAnswer = Result<Box<RawValue>, ErrorData>;
 
+/// What counts a message to a server for who sent it. Dropped once it is written, or is not to be written any more.
+pub(crate) type Counting = Box<dyn Send + Sync>;
+
 /// Answers one request of the server's, once. Dropped without an answer, it refuses.
-pub(crate) struct ReplySender(Option<Box<dyn FnOnce(ClientAnswer) + Send + Sync>>);
+pub(crate) struct ReplySender(Option<Box<dyn FnOnce(ClientAnswer, Option<Counting>) + Send + Sync>>);
 
 impl ReplySender {
-    pub(crate) fn new(send: impl FnOnce(ClientAnswer) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(send: impl FnOnce(ClientAnswer, Option<Counting>) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(send)))
     }
 
-    pub(crate) fn send(mut self, answer: ClientAnswer) {
+    pub(crate) fn send(self, answer: ClientAnswer) {
+        self.send_counted(answer, None);
+    }
+
+    /// As [`ReplySender::send`]; what counts the answer is kept for as long as it waits.
+    pub(crate) fn send_counted(mut self, answer: ClientAnswer, counting: Option<Counting>) {
         if let Some(send) = self.0.take() {
-            send(answer);
+            send(answer, counting);
         }
     }
 }
@@ -97,7 +105,7 @@ impl ReplySender {
 impl Drop for ReplySender {
     fn drop(&mut self) {
         if let Some(send) = self.0.take() {
-            send(Err(ErrorData::internal_error("the client has gone without an answer", None)));
+            send(Err(ErrorData::internal_error("the client has gone without an answer", None)), None);
         }
     }
 }
@@ -166,10 +174,10 @@ impl MessageSink {
         method: String,
         params: Option<Box<RawValue>>,
         exchange: Option<u64>,
-        reply: impl FnOnce(ClientAnswer) + Send + Sync + 'static,
+        reply: impl FnOnce(ClientAnswer, Option<Counting>) + Send + Sync + 'static,
     ) {
         let Some(messages) = self.messages.as_ref().filter(|_| method != "ping") else {
-            return reply(answer_without_client(&method));
+            return reply(answer_without_client(&method), None);
         };
         let (server, reply) = (self.server.clone(), ReplySender::new(reply));
         messages.request(ServerRequest { server, id, method, params, exchange, reply });

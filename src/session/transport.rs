@@ -24,6 +24,7 @@ use super::{
         requests::{AnswerForm, Listener, RpcAnswer},
         write::CallArguments,
     },
+    server_messages::Counting,
     stdio::rpc_client::RpcClient,
 };
 use crate::error::ErrorCode;
@@ -95,10 +96,10 @@ impl Transport {
     }
 
     /// Tells the server what asks for no answer.
-    pub(super) fn tell(&self, method: &str, params: Option<&RawValue>) {
+    pub(super) fn tell(&self, method: &str, params: Option<&RawValue>, counting: Option<Counting>) {
         match self {
-            Self::Lines(client) => client.tell(method, params),
-            Self::Remote(client) => client.tell(method, params),
+            Self::Lines(client) => client.tell(method, params, counting),
+            Self::Remote(client) => client.tell(method, params, counting),
         }
     }
 

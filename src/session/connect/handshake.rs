@@ -161,7 +161,7 @@ pub(super) async fn negotiate(
         }
         (discover, initialize) = match (discover, initialize) {
             (discover, RequestState::Opened(facts, hello)) => {
-                client.tell("notifications/initialized", None);
+                client.tell("notifications/initialized", None, None);
                 let mute = matches!(discover, RequestState::No | RequestState::Open);
                 return Ok(Agreement { facts, hello, mute });
             }

@@ -19,6 +19,7 @@ use crate::{
             requests::{AnswerForm, Listener, RpcAnswer},
             write::{self, CallArguments, CallParams},
         },
+        server_messages::Counting,
     },
     tool::Tool,
 };
@@ -107,8 +108,13 @@ impl RemoteClient {
     }
 
     /// Tells the server what asks for no answer.
-    pub(in crate::session) fn tell(&self, method: &str, params: Option<&RawValue>) {
-        self.0.tell(write::notification(method, params));
+    pub(in crate::session) fn tell(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        counting: Option<Counting>,
+    ) {
+        self.0.tell(write::notification(method, params), counting);
     }
 
     /// Leaves out tools that this transport cannot call, as the protocol has it.

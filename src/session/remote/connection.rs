@@ -36,7 +36,7 @@ use crate::{
             requests::{AnswerKind, RequestTable, RpcAnswer},
             write::{self, RequestWriter},
         },
-        server_messages::MessageSink,
+        server_messages::{Counting, MessageSink},
         wire_log::WireLog,
     },
 };
@@ -91,7 +91,7 @@ pub(super) struct Connection {
 /// Notifications that wait to be sent, one after the other.
 #[derive(Default)]
 struct Outbox {
-    messages: VecDeque<Vec<u8>>,
+    messages: VecDeque<(Vec<u8>, Option<Counting>)>,
     bytes: usize,
     /// Somebody sends them.
     sending: bool,
@@ -310,9 +310,10 @@ impl Connection {
             return Err(RemoteFailure::Ended);
         }
         let (connection, own) = (self.clone(), id.clone());
-        self.sink.asked(id, method, params, origin.exchange, move |answer| {
+        self.sink.asked(id, method, params, origin.exchange, move |answer, counting| {
             let (body, replying) = (write::reply(&own, answer), connection.clone());
             connection.spawn(async move {
+                let _counting = counting;
                 replying.deliver(body).await;
                 replying.owed.fetch_sub(cost, Relaxed);
             });
@@ -321,14 +322,14 @@ impl Connection {
     }
 
     /// Tells the server what asks for no answer, after what it was told before.
-    pub(super) fn tell(self: &Arc<Self>, message: Vec<u8>) {
+    pub(super) fn tell(self: &Arc<Self>, message: Vec<u8>, counting: Option<Counting>) {
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
         if outbox.bytes + message.len() > MAX_OUTBOX {
             tracing::warn!(server = %self.sink.server, "takes no notifications: one is dropped");
             return;
         }
         outbox.bytes += message.len();
-        outbox.messages.push_back(message);
+        outbox.messages.push_back((message, counting));
         if std::mem::replace(&mut outbox.sending, true) {
             return;
         }
@@ -339,11 +340,11 @@ impl Connection {
                 let next = {
                     let mut outbox = telling.outbox.lock().unwrap_or_else(PoisonError::into_inner);
                     let next = outbox.messages.pop_front();
-                    outbox.bytes -= next.as_ref().map_or(0, Vec::len);
+                    outbox.bytes -= next.as_ref().map_or(0, |(message, _)| message.len());
                     outbox.sending = next.is_some();
                     next
                 };
-                let Some(message) = next else { return telling.told.notify_waiters() };
+                let Some((message, _counting)) = next else { return telling.told.notify_waiters() };
                 telling.deliver(message).await;
             }
         });

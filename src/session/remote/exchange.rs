@@ -128,7 +128,7 @@ impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let Self { connection, id, cancel } = self;
         if connection.requests.give_up(*id, true) && *cancel && !connection.is_modern() {
-            connection.tell(write::cancellation(*id));
+            connection.tell(write::cancellation(*id), None);
         }
     }
 }

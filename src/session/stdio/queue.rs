@@ -2,16 +2,19 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{process::LinePosition, session::rpc::requests::RequestProgress};
+use crate::{
+    process::LinePosition,
+    session::{rpc::requests::RequestProgress, server_messages::Counting},
+};
 
 /// Bytes of replies that wait for a server to read them. A server that sends more requests without reading gets no
 /// answers.
 const MAX_REPLIES: usize = 64 << 10;
 
-/// Bytes of a message that is short.
-const SHORT: usize = 512;
-/// Bytes of other messages than requests that wait. What comes on top is dropped: nobody waits for it.
+/// Bytes of notifications and long replies that wait. What comes on top is dropped: nobody waits for it.
 const MAX_TOLD: usize = 32 << 20;
+/// What a line takes besides its bytes.
+const OF_LINE: usize = 128;
 
 /// Lines in the order of their arrival. Those whose callers have stopped waiting are removed.
 #[derive(Default)]
@@ -30,6 +33,8 @@ pub(super) struct Queue {
 pub(super) struct QueuedLine {
     pub(super) line: Vec<u8>,
     pub(super) kind: Kind,
+    /// What counts it for who sent it.
+    pub(super) counting: Option<Counting>,
 }
 
 /// What a line is.
@@ -38,6 +43,8 @@ pub(super) enum Kind {
     Request(i64, Arc<RequestProgress>),
     /// An answer to the server.
     Reply(LinePosition),
+    /// That a request of ours is given up. There are no more of them than requests that were sent and have no answer.
+    Cancellation(LinePosition),
     Notification(LinePosition),
 }
 
@@ -45,7 +52,7 @@ impl Kind {
     pub(super) fn position(&self) -> &LinePosition {
         match self {
             Self::Request(_, course) => &course.position,
-            Self::Reply(position) | Self::Notification(position) => position,
+            Self::Reply(position) | Self::Cancellation(position) | Self::Notification(position) => position,
         }
     }
 }
@@ -63,9 +70,8 @@ impl Queue {
             self.replies = replies;
         }
         if let Kind::Notification(_) = later.kind {
-            let told = self.told + later.line.len();
-            // A cancellation is short.
-            if told > MAX_TOLD && later.line.len() > SHORT {
+            let told = self.told + later.line.len() + OF_LINE;
+            if told > MAX_TOLD {
                 return None;
             }
             self.told = told;
@@ -80,8 +86,8 @@ impl Queue {
         let later = self.lines.remove(&place)?;
         match later.kind {
             Kind::Reply(_) => self.replies -= later.line.len(),
-            Kind::Notification(_) => self.told -= later.line.len(),
-            Kind::Request(..) => {}
+            Kind::Notification(_) => self.told -= later.line.len() + OF_LINE,
+            Kind::Request(..) | Kind::Cancellation(_) => {}
         }
         Some(later)
     }
@@ -97,7 +103,7 @@ mod tests {
     use super::*;
 
     fn later(kind: Kind, bytes: usize) -> QueuedLine {
-        QueuedLine { line: vec![b'x'; bytes], kind }
+        QueuedLine { line: vec![b'x'; bytes], kind, counting: None }
     }
 
     #[test]
@@ -112,9 +118,12 @@ mod tests {
         assert!(queue.push(later(reply(), 300)).is_none());
         assert!(queue.take(0).is_some());
         assert!(queue.push(later(reply(), 300)).is_some(), "what is read makes room");
-        let told = || later(Kind::Notification(LinePosition::default()), 4 << 20);
-        assert_eq!((0..100).filter(|_| queue.push(told()).is_some()).count(), MAX_TOLD / (4 << 20));
-        assert!(queue.push(later(Kind::Notification(LinePosition::default()), 100)).is_some());
+        let told = |bytes| later(Kind::Notification(LinePosition::default()), bytes);
+        assert_eq!((0..100).filter(|_| queue.push(told(4 << 20)).is_some()).count(), 7);
+        // Short ones, too: there may be any number of them.
+        let all = (0..200_000).filter(|_| queue.push(told(100)).is_some()).count();
+        assert_eq!(all, (MAX_TOLD - 7 * ((4 << 20) + OF_LINE)) / (100 + OF_LINE));
+        assert!(queue.push(later(Kind::Cancellation(LinePosition::default()), 100)).is_some());
         queue.end();
         assert!(queue.lines.is_empty());
         assert!(queue.push(later(Kind::Notification(LinePosition::default()), 1)).is_none());

@@ -259,7 +259,8 @@ impl StdioReader {
             }
             Decoded::Request(id, method, params) => {
                 let (client, own) = (self.client.clone(), id.clone());
-                self.sink.asked(id, method, params, None, move |answer| client.reply(&own, answer));
+                let reply = move |answer, counting| client.reply(&own, answer, counting);
+                self.sink.asked(id, method, params, None, reply);
             }
             Decoded::Notification(method, params) => {
                 self.sink.notified(self.client.requests(), &method, params.as_deref(), None);

@@ -24,7 +24,7 @@ use crate::session::{
         requests::{AnswerForm, AnswerKind, Listener, RequestProgress, RequestTable, RpcAnswer, Waiting},
         write::{self, CallArguments, CallParams, RequestWriter},
     },
-    server_messages::ClientAnswer,
+    server_messages::{ClientAnswer, Counting},
 };
 use crate::{
     json_rpc::RawObject,
@@ -136,19 +136,24 @@ impl RpcClient {
     }
 
     /// Sends what asks for no answer.
-    pub(in crate::session) fn tell(&self, method: &str, params: Option<&RawValue>) {
+    pub(in crate::session) fn tell(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        counting: Option<Counting>,
+    ) {
         let kind = Kind::Notification(LinePosition::default());
-        self.write(ended(write::notification(method, params)), kind);
+        self.write(ended(write::notification(method, params)), kind, counting);
     }
 
     /// Answers a request of the server's.
-    pub(super) fn reply(&self, id: &RawValue, answer: ClientAnswer) {
+    pub(super) fn reply(&self, id: &RawValue, answer: ClientAnswer, counting: Option<Counting>) {
         let line = ended(write::reply(id, answer));
         // Few long ones are under way at once: each has a client behind it that was asked.
         let is_long = line.len() > SHORT_REPLY;
         let position = LinePosition::default();
         let kind = if is_long { Kind::Notification(position) } else { Kind::Reply(position) };
-        self.write(line, kind);
+        self.write(line, kind, counting);
     }
 
     async fn send(
@@ -166,7 +171,7 @@ impl RpcClient {
         let mut request = OpenRequest { client: self, id, queued: None, cancel: !uncancelled };
         // Our future may be dropped at any time, and half a line would be the end of the stream. What takes no
         // waiting is written here, the rest by the transport.
-        request.queued = self.write(ended(line(id)), Kind::Request(id, course.clone()));
+        request.queued = self.write(ended(line(id)), Kind::Request(id, course.clone()), None);
         let may_have_left = || self.0.writer.may_have_left(&course.position, head(id).as_bytes());
         let outcome = self.0.requests.within_limits(answered, &course, call_limits).await;
         match outcome.map_err(NoReply::Timeout)? {
@@ -180,17 +185,17 @@ impl RpcClient {
 
     /// Writes a line now if nothing else waits and that takes no waiting, or else leaves it to the transport: then it
     /// has the place that is returned.
-    fn write(&self, line: Vec<u8>, kind: Kind) -> Option<u64> {
+    fn write(&self, line: Vec<u8>, kind: Kind, counting: Option<Counting>) -> Option<u64> {
         if self.0.queued.load(Ordering::Relaxed) == 0 && self.0.writer.write_now(&line, kind.position()) {
             return None;
         }
-        self.write_later(line, kind)
+        self.write_later(QueuedLine { line, kind, counting })
     }
 
     /// Leaves a line to the transport; says which place in the queue it has.
-    fn write_later(&self, line: Vec<u8>, kind: Kind) -> Option<u64> {
+    fn write_later(&self, later: QueuedLine) -> Option<u64> {
         let mut queue = self.queue();
-        let place = queue.push(QueuedLine { line, kind });
+        let place = queue.push(later);
         self.0.queued.store(queue.lines.len(), Ordering::Relaxed);
         drop(queue);
         self.0.arrived.notify_one();
@@ -219,7 +224,9 @@ impl RpcClient {
                     self.0.arrived.notified().await;
                 }
                 let ready = writer.ready().await;
-                let Some((QueuedLine { line, kind }, begun)) = self.begin_next(ready.is_err()) else {
+                let Some((QueuedLine { line, kind, counting: _counting }, begun)) =
+                    self.begin_next(ready.is_err())
+                else {
                     continue;
                 };
                 let written = match ready {
@@ -320,8 +327,9 @@ impl Drop for OpenRequest<'_> {
         let unsent = self.queued.is_some_and(|place| self.client.take_back(place));
         if self.client.0.requests.give_up(self.id, !unsent) && !unsent && self.cancel {
             // In its turn: not before the request.
-            let kind = Kind::Notification(LinePosition::default());
-            self.client.write_later(ended(write::cancellation(self.id)), kind);
+            let line = ended(write::cancellation(self.id));
+            let kind = Kind::Cancellation(LinePosition::default());
+            self.client.write_later(QueuedLine { line, kind, counting: None });
         }
     }
 }

@@ -184,3 +184,66 @@ fn clients_that_read_nothing_leave_room_for_others() {
     }
     drop(silent);
 }
+
+/// Memory of a process, in KiB.
+fn resident(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_reads_nothing_is_told_a_bounded_amount() {
+    let gate = gate(&format!("{FIXTURE}scope = \"client\"\n"), "max_held = \"2MiB\"\n");
+    let made = gate.with_token(GREEDY, "POST /mcp", None, &initialize("2025-03-26"));
+    let session = made.header("mcp-session-id").unwrap().to_owned();
+    let ask = |id| gate.with_token(GREEDY, "POST /mcp", Some(&session), &call(id, "fix__pid", &json!({})));
+    let server = rustix::process::Pid::from_raw(ask(1).text().parse().unwrap()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    let before = resident(gate.child.id());
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed", "params": {"x": "y".repeat(400)}});
+    let bearer = format!("Bearer {GREEDY}");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*session), ("Authorization", &*bearer)]].concat();
+    let batch = json!(vec![told; 100]).to_string();
+    let mut connection = gate.connect();
+    for _ in 0..1000 {
+        assert_eq!(connection.ask("POST /mcp", &headers, &batch).status, 202);
+    }
+    let more = resident(gate.child.id()).saturating_sub(before);
+    assert!(more < 20 << 10, "{more} KiB more");
+    rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(ask(2).text(), server.to_string());
+}
+
+#[test]
+fn a_listener_names_no_more_resources_than_it_may_watch() {
+    let gate = gate("[servers.rich]\ncommand = FIXTURE\nargs = [\"rich\"]\n", "");
+    let listen = |count: usize| {
+        let uris: Vec<String> = (0..count).map(|number| format!("rich://{number}")).collect();
+        let params = json!({"notifications": {"resourceSubscriptions": uris}});
+        let (mut headers, message) = modern(1, "subscriptions/listen", params);
+        headers.push(("Authorization", format!("Bearer {GREEDY}")));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let mut connection = gate.connect();
+        connection.send("POST /mcp/rich", &headers, &message.to_string());
+        connection
+    };
+    let refused = listen(200_000).reply();
+    assert!(refused.body.contains("a client can watch 1000 resources"), "{refused:?}");
+    // Listeners to the same share them, until the last one ends.
+    let mut first = listen(1000);
+    first.head();
+    assert!(first.until("acknowledged").contains("rich://999"));
+    let mut second = listen(1000);
+    second.head();
+    assert!(second.until("acknowledged").contains("rich://999"));
+    drop(first);
+    let state = || {
+        let session = begin(&gate, MODEST, "/mcp/rich");
+        gate.with_token(MODEST, "POST /mcp/rich", Some(&session), &call(1, "state", &json!({}))).text()
+    };
+    assert!(state().contains("rich://999"), "{}", state());
+    drop(second);
+    wait_for("the end of all", || !state().contains("rich://"));
+}

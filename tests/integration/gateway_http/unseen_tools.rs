@@ -215,3 +215,33 @@ fn changes_of_unseen_tools_are_not_told() {
     some_stream.until(changed);
     wait_for("the list", || sees(SOME, &some, "fix__extra"));
 }
+
+#[test]
+fn what_a_lost_server_wrote_is_for_tokens_with_all_tools() {
+    let servers = r#"[servers.fix]
+command = "sh"
+args = ["-c", "echo words-of-another >&2; exec \"$0\"", FIXTURE]
+restart = { max = 1, within = "10m" }
+
+[gateway]
+tokens = [
+  { name = "all", token = "gate-token-0123456789" },
+  { name = "some", token = "some-token-0123456789", tools = ["fix.die"] },
+]
+"#;
+    let gate = Gate::new(servers);
+    let sessions = [(SOME, gate.session_with(SOME, "/mcp")), (ALL, gate.session_with(ALL, "/mcp"))];
+    for number in 0..2 {
+        for (token, session) in &sessions {
+            let lost =
+                gate.with_token(token, "POST /mcp", Some(session), &call(number, "fix__die", &json!({})));
+            assert_eq!(lost.answer()["error"]["data"]["server"], "fix", "{lost:?}");
+            assert_eq!(lost.body.contains("words-of-another"), *token == ALL, "{lost:?}");
+        }
+    }
+    // While it is down, at its own endpoint.
+    let hello = gate.with_token(SOME, "POST /mcp/fix", None, &initialize("2025-11-25"));
+    assert!(!hello.body.contains("words-of-another"), "{hello:?}");
+    let asked = gate.modern_with(SOME, "/mcp/fix", "prompts/list", json!({}));
+    assert!(!asked.body.contains("words-of-another") && asked.body.contains("error"), "{asked:?}");
+}
