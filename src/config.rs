@@ -25,7 +25,7 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
     sync::Arc,
@@ -53,6 +53,7 @@ mod example;
 mod tests;
 
 pub use check::files::OwnFiles;
+pub(crate) use check::written::{AsWritten, is_renewed, written_origin};
 pub use env::{Env, INHERITED};
 pub(crate) use file::dotenv::kept_of_env_file;
 pub(crate) use file::foreign::files_in as foreign_files;
@@ -99,8 +100,8 @@ pub struct Config {
     /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
     /// read or not.
     pub files: Vec<PathBuf>,
-    /// Those of them that are env files.
-    pub(crate) env_files: Vec<PathBuf>,
+    /// Those of them that are env files, each with the variables in it that decide what is started.
+    pub(crate) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once.
@@ -161,7 +162,7 @@ impl Default for Config {
         Self {
             file: None,
             files: Vec::new(),
-            env_files: Vec::new(),
+            env_files: BTreeMap::new(),
             servers: IndexMap::new(),
             start_jobs: StartJobs::default(),
             guard: Guard::Auto,
@@ -342,6 +343,8 @@ pub struct LlmConfig {
     pub base_url: Option<String>,
     /// What says `base_url`, where it is not the table: an option of a command or a variable.
     pub base_url_from: Option<String>,
+    /// The address as the file has it, with its variables.
+    pub(crate) base_url_written: Option<String>,
     /// What the endpoint speaks.
     pub api: LlmApi,
     /// The model's name, or `script:FILE`.
@@ -414,6 +417,7 @@ impl LlmConfig {
             strategy: None,
             base_url,
             base_url_from: None,
+            base_url_written: None,
             api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),

@@ -12,7 +12,7 @@
 //!   name that the configuration gives it, and its digest is that of what is read by this name.
 //! - Files that are the user's own, wherever a configuration lies, are not part of it: the user's configuration, and those of
 //!   MCP clients.
-//! - A record holds no secret.
+//! - A record holds no secret, and none can be guessed from it: its digests are made with a key that is in a file of its own.
 //!
 //! # Example
 //! ```no_run
@@ -36,13 +36,14 @@ mod started;
 
 use std::{
     collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use self::{
     files::{Digests, OwnFiles},
-    record::{Record, Records},
+    record::{Key, Record, Records},
 };
 pub use self::{record::TrustedBy, started::Started};
 use crate::{
@@ -110,6 +111,7 @@ pub struct Look {
     pub started: Vec<Started>,
     record: Record,
     records: std::result::Result<Records, String>,
+    key: Key,
 }
 
 impl Look {
@@ -140,7 +142,9 @@ impl Look {
         };
         let records = self.records.as_ref().map_err(|why| failed(why.clone()))?;
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        records.write(&Record { by, at, ..self.record.clone() }).map_err(|error| failed(error.to_string()))
+        records
+            .write(&Record { by, at, ..self.record.clone() }, &self.key)
+            .map_err(|error| failed(error.to_string()))
     }
 }
 
@@ -159,13 +163,26 @@ impl<'a> Trust<'a> {
     pub fn look(self, configs: &[&Config]) -> Look {
         let file = configs.first().and_then(|config| config.file.clone());
         let mut record = Record::new(file.as_deref().map(files::place).unwrap_or_default());
-        for config in configs {
-            record.files.extend(files::of(config, &OwnFiles::of(self.env)));
-        }
         let records = self.records();
+        let own = OwnFiles::of(self.env);
+        // No key is made for what needs no record.
+        let is_own = configs.iter().all(|config| files::are_own(config, &own));
+        let key = records.as_ref().ok().filter(|_| !is_own).map(Records::key_for_use);
+        let key = key.map(|key| key.map_err(|error| error.to_string()));
+        let (key, no_key) = match key {
+            Some(Ok(key)) => (key, None),
+            Some(Err(why)) => (Key::random(), Some(why)),
+            None => (Key::random(), None),
+        };
+        for config in configs {
+            record.files.extend(files::of(config, &own, &key));
+        }
         let known = match (&records, &file) {
             (_, None) => Ok(None),
-            (Ok(records), Some(_)) => records.read(&record.file).map_err(|error| error.to_string()),
+            (Ok(records), Some(_)) => match (records.read(&record.file), no_key) {
+                (Ok(Some(_)), Some(why)) => Err(why),
+                (known, _) => known.map_err(|error| error.to_string()),
+            },
             (Err(why), _) => Err(why.clone()),
         };
         let standing = match &known {
@@ -177,7 +194,7 @@ impl<'a> Trust<'a> {
         let before = known.ok().flatten().map(|known| known.starts).unwrap_or_default();
         let mut started: Vec<Started> = Vec::new();
         for config in configs {
-            for one in started::of(config) {
+            for one in started::of(config, &key) {
                 if !started.iter().any(|known| known.digest == one.digest) {
                     started.push(one);
                 }
@@ -190,7 +207,7 @@ impl<'a> Trust<'a> {
         if standing == Standing::Known {
             record.starts.extend(before);
         }
-        Look { standing, started, record, records }
+        Look { standing, started, record, records, key }
     }
 
     /// How the configuration in `file` stands, as far as that is known without reading it: by its record alone.
@@ -204,8 +221,14 @@ impl<'a> Trust<'a> {
             };
         }
         let place = files::place(file);
-        let known =
-            self.records().and_then(|records| records.read(&place).map_err(|error| error.to_string()));
+        let known = self.records().and_then(|records| {
+            let of_key = || Ok((records.read(&place)?, records.key()?));
+            of_key().map_err(|error: io::Error| error.to_string())
+        });
+        let (known, key) = match known {
+            Ok((known, key)) => (Ok(known), key.unwrap_or_else(Key::random)),
+            Err(why) => (Err(why), Key::random()),
+        };
         match known {
             Err(why) => Standing::Unknown(Some(why)),
             Ok(None) => Standing::Unknown(None),
@@ -213,7 +236,7 @@ impl<'a> Trust<'a> {
             Ok(Some(known)) if !known.files.contains_key(&place) => Standing::Changed(vec![place]),
             Ok(Some(known)) => {
                 let digest = |(file, known): (&PathBuf, &Option<String>)| {
-                    (file.clone(), files::digest_like(file, known.as_deref()))
+                    (file.clone(), files::digest_like(file, known.as_deref(), &key))
                 };
                 compared(&known.files, &known.files.iter().map(digest).collect())
             }

@@ -6,3 +6,4 @@ pub(in crate::config) mod oauth;
 pub(super) mod owner;
 pub(super) mod validate;
 pub(super) mod walls;
+pub(super) mod written;

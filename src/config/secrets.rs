@@ -303,8 +303,10 @@ pub(super) fn in_url(url: &str, found: &mut Vec<String>) {
 
 /// Scheme, host and port of an address: what can be shown without showing a secret.
 pub(crate) fn origin_of(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // As an address is read: line breaks and tabs are left out, and `\` is a `/`.
+    let url: String = url.chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", &url));
+    let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     format!("{scheme}://{host}")
 }

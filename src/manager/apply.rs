@@ -145,7 +145,7 @@ impl Manager {
             return handle.session().await.map(drop);
         };
         let server = server.map(|server| (*server).clone()).ok_or(why);
-        let entry = ServerEntry { required: false, source: None, server };
+        let entry = ServerEntry { required: false, source: None, server, written: None };
         let starter = start_context.starter(StartJobs::Unlimited, &self.observe);
         handle.fill(&starter, &entry).await;
         starter.finish();

@@ -1,22 +1,20 @@
 //! The files that decide what a configuration starts, and their digests.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Component, Path, PathBuf},
 };
 
-use sha2::{Digest as _, Sha256};
-
+use super::record::Key;
 use crate::{
     bounded,
-    config::{Config, Env, files_of_clients, kept_of_env_file},
-    text::hex,
+    config::{Config, Env, files_of_clients, is_renewed, kept_of_env_file},
 };
 
 /// Longest file that is looked at. A longer one has no digest, and none that would equal it.
 const MAX_FILE: u64 = 64 << 20;
-/// The beginning of the digest of an `env_file`.
+/// The beginning of the digest of an `env_file`; the names of the secrets in it that count follow.
 const ENV: &str = "env:";
 
 /// Files by their names, each with its digest: `None` for one that is not there, or cannot be read.
@@ -50,31 +48,43 @@ pub(super) fn place(file: &Path) -> PathBuf {
     fs::canonicalize(folder).map_or_else(|_| file.to_owned(), |folder| folder.join(name))
 }
 
+/// Whether a configuration is made of the user's own files alone, or of none.
+pub(super) fn are_own(config: &Config, own: &OwnFiles) -> bool {
+    config.file.is_none() || config.files.iter().all(|file| own.contain(file))
+}
+
 /// The files of a configuration that are not the user's own.
-pub(super) fn of(config: &Config, own: &OwnFiles) -> Digests {
+pub(super) fn of(config: &Config, own: &OwnFiles, key: &Key) -> Digests {
     let Some(main) = &config.file else { return Digests::new() };
     let (folder, real) = (main.parent().unwrap_or(Path::new("/")), place(main));
     let real_folder = real.parent().unwrap_or(Path::new("/"));
     let digests = config.files.iter().filter(|file| !own.contain(file)).map(|file| {
         // By each way to the folder the same file has the same name.
         let named = file.strip_prefix(folder).map_or_else(|_| file.clone(), |rest| real_folder.join(rest));
-        let digest = digest(file, config.env_files.contains(file));
+        let digest = digest(file, config.env_files.get(file), key);
         (named, digest)
     });
     digests.collect()
 }
 
 /// The digest now of a file that had the digest `known`.
-pub(super) fn digest_like(file: &Path, known: Option<&str>) -> Option<String> {
-    digest(file, known.is_some_and(|known| known.starts_with(ENV)))
+pub(super) fn digest_like(file: &Path, known: Option<&str>, key: &Key) -> Option<String> {
+    let names = known.and_then(|known| known.strip_prefix(ENV)?.rsplit_once(':'));
+    let deciding = names.map(|(names, _)| names.split(',').map(str::to_owned).collect());
+    digest(file, deciding.as_ref(), key)
 }
 
-/// Of an `env_file`, the values of secrets do not count: they are renewed, by programs too.
-fn digest(file: &Path, is_env: bool) -> Option<String> {
+/// Of an `env_file`, the values of secrets do not count unless they are `deciding` what is started: they are renewed, by programs
+/// too.
+fn digest(file: &Path, deciding: Option<&BTreeSet<String>>, key: &Key) -> Option<String> {
     let bytes = bounded::read(file, MAX_FILE).ok()?;
-    let kept = is_env.then(|| std::str::from_utf8(&bytes).ok().and_then(kept_of_env_file)).flatten();
+    let kept =
+        deciding.and_then(|names| Some((names, kept_of_env_file(str::from_utf8(&bytes).ok()?, names)?)));
     Some(match kept {
-        Some(kept) => format!("{ENV}{}", hex(&Sha256::digest(kept))),
-        None => hex(&Sha256::digest(&bytes)),
+        Some((names, kept)) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_renewed(name)).collect();
+            format!("{ENV}{}:{}", names.join(","), key.digest(kept.as_bytes()))
+        }
+        None => key.digest(&bytes),
     })
 }

@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::files::Digests;
-use crate::text::short_hex;
+use crate::text::{hex, short_hex};
 
 /// The longest record that is read.
 const MAX_RECORD: u64 = 4 << 20;
+/// What records look like. Others are not used.
+const SCHEMA: u32 = 2;
 /// The most records that are listed.
 const MOST_LISTED: usize = 10_000;
 
@@ -49,7 +51,36 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(file: PathBuf) -> Self {
-        Self { schema: 1, file, ..Self::default() }
+        Self { schema: SCHEMA, file, ..Self::default() }
+    }
+}
+
+/// What all digests of a user are made with, so that no value can be guessed from a record.
+#[derive(Clone, PartialEq)]
+pub(super) struct Key(Vec<u8>);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    const LENGTH: usize = 32;
+    const FILE: &str = "key";
+
+    /// A new one.
+    pub(super) fn random() -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+        if read.is_err() {
+            bytes.fill_with(|| fastrand::u8(..));
+        }
+        Self(bytes.to_vec())
+    }
+
+    pub(super) fn digest(&self, bytes: &[u8]) -> String {
+        hex(&Sha256::new_with_prefix(&self.0).chain_update(bytes).finalize())
     }
 }
 
@@ -73,10 +104,15 @@ impl Records {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             record => record?,
         };
-        Ok(Some(record).filter(|record| record.file == file))
+        Ok(Some(record).filter(|record| record.file == file && record.schema == SCHEMA))
     }
 
     fn read_at(&self, path: &Path) -> io::Result<Record> {
+        let text = self.read_private(path)?;
+        serde_json::from_slice(&text).map_err(|error| refused(path, &format!("it is damaged: {error}")))
+    }
+
+    fn read_private(&self, path: &Path) -> io::Result<Vec<u8>> {
         check_folder(&self.0)?;
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -92,21 +128,63 @@ impl Records {
         }
         let mut text = Vec::new();
         file.take(MAX_RECORD).read_to_end(&mut text)?;
-        serde_json::from_slice(&text).map_err(|error| refused(path, &format!("it is damaged: {error}")))
+        Ok(text)
+    }
+
+    /// The key. `None`: there is none yet.
+    pub(super) fn key(&self) -> io::Result<Option<Key>> {
+        let path = self.0.join(Key::FILE);
+        match self.read_private(&path) {
+            Ok(bytes) if bytes.len() == Key::LENGTH => Ok(Some(Key(bytes))),
+            Ok(_) => Err(refused(&path, "it is damaged: its length is wrong")),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The key, which is made where there is none.
+    pub(super) fn key_for_use(&self) -> io::Result<Key> {
+        if let Some(key) = self.key()? {
+            return Ok(key);
+        }
+        let key = Key::random();
+        // Of several that are made at once the first one stays.
+        self.put(&self.0.join(Key::FILE), &key.0, |new, path| match fs::hard_link(new, path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => fs::remove_file(new),
+        })?;
+        Ok(self.key()?.unwrap_or(key))
+    }
+
+    /// Sees to it that this is the key.
+    fn keep_key(&self, key: &Key) -> io::Result<()> {
+        match self.key() {
+            Ok(Some(known)) if known == *key => Ok(()),
+            _ => self.put(&self.0.join(Key::FILE), &key.0, |new, path| fs::rename(new, path)),
+        }
     }
 
     /// Puts a whole new record in the place of the old one.
-    pub(super) fn write(&self, record: &Record) -> io::Result<()> {
+    pub(super) fn write(&self, record: &Record, key: &Key) -> io::Result<()> {
+        self.keep_key(key)?;
+        self.put(&self.path(&record.file), &serde_json::to_vec(record)?, |new, path| fs::rename(new, path))
+    }
+
+    /// Writes a new file, which `place` then puts in its place.
+    fn put(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        place: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
         leave_to_its_user(&self.0)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         check_folder(&self.0)?;
-        let text = serde_json::to_vec(record)?;
-        let path = self.path(&record.file);
         let new = path.with_extension(format!("{:016x}.new", fastrand::u64(..)));
         let written = (|| {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-            file.write_all(&text)?;
-            fs::rename(&new, &path)
+            file.write_all(bytes)?;
+            place(&new, path)
         })();
         if written.is_err() {
             let _ = fs::remove_file(&new);

@@ -1,16 +1,19 @@
 //! What a configuration starts and asks, in words for the person who looks at it: command lines and addresses.
 
-use sha2::{Digest as _, Sha256};
+use std::{collections::BTreeMap, path::Path};
 
+use super::record::Key;
 use crate::{
-    config::{Config, Endpoint, Guard, HttpEndpoint, LlmConfig, StdioConfig, origin_of},
-    text::{counted, short_hex},
+    config::{AsWritten, Config, Endpoint, Guard, HttpEndpoint, LlmConfig, StdioConfig, written_origin},
+    text::counted,
 };
 
-/// Letters of one line that are shown from its beginning and from its end, if it is longer than both.
-const SHOWN: (usize, usize) = (300, 100);
+/// Letters of a command line that are shown from its beginning and from its end, if it is longer than both.
+const SHOWN: (usize, usize) = (3000, 1000);
+/// The same of each remark.
+const SHOWN_OF_REMARK: (usize, usize) = (1500, 500);
 /// Names of variables and headers that are shown.
-const NAMES: usize = 12;
+const NAMES: usize = 100;
 
 /// One thing that a configuration starts or asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +21,7 @@ const NAMES: usize = 12;
 pub struct Started {
     /// The server, or the table of the model.
     pub name: String,
-    /// Its command line or address, in one line without secrets.
+    /// Its command line or address in one line, as it is written: with `${NAME}` in place of values of variables.
     pub what: String,
     /// Whether it was not known before.
     pub is_new: bool,
@@ -26,57 +29,110 @@ pub struct Started {
 }
 
 /// What `config` starts and asks, in its order, each once. A server whose entry cannot be used is not among them.
-pub(super) fn of(config: &Config) -> Vec<Started> {
-    let mut all: Vec<(String, String)> = Vec::new();
+pub(super) fn of(config: &Config, key: &Key) -> Vec<Started> {
+    let mut all: Vec<(String, Line)> = Vec::new();
     if let Guard::Program(program) = &config.guard {
-        all.push(("[defaults] guard".to_owned(), program.display().to_string()));
+        let line = Line { text: program.display().to_string(), ..Line::default() };
+        all.push(("[defaults] guard".to_owned(), line));
     }
     for (name, entry) in &config.servers {
         let Ok(server) = &entry.server else { continue };
-        let what = match &server.endpoint {
-            Endpoint::Stdio(child) => command(child, config),
-            Endpoint::Http(remote) => address(remote),
-            Endpoint::Builtin { name, args, .. } => {
-                format!("built in: {}", words(std::iter::once(name).chain(args)))
+        let folder = config.file.as_ref().and_then(|file| file.parent());
+        // One that a program has made is in no file.
+        let made = || made(&server.endpoint, config);
+        let written = entry.written.as_deref().cloned().unwrap_or_else(made);
+        let mut line = match &server.endpoint {
+            Endpoint::Stdio(child) => command(child, &written, folder),
+            Endpoint::Http(remote) => address(remote, &written),
+            Endpoint::Builtin { .. } => {
+                Line { text: format!("built in: {}", words(&written.words)), ..Line::default() }
             }
         };
-        all.push((name.to_string(), what));
+        if let Some(file) = &written.env_file {
+            let file = folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file);
+            let word = format!("from {}:", file.display());
+            line.remarks.extend(listed(&word, written.of_env_file.keys().map(String::as_str)));
+        }
+        line.rest = [&written.cwd, &written.url, &written.issuer].into_iter().flatten().cloned().collect();
+        line.rest.extend(written.rest);
+        line.values = written.of_env_file;
+        all.push((name.to_string(), line));
     }
     let models = config.llm.iter().chain(config.models.values());
     for model in models.filter_map(|model| model.as_ref().ok()) {
         add_models(model, &mut all);
     }
     let mut started: Vec<Started> = Vec::new();
-    for (name, what) in all {
-        let what = config.secrets.hide(&what);
-        let digest = short_hex(Sha256::new_with_prefix(format!("{name}\0{what}")));
+    for (name, line) in all {
+        let digest = key.digest(format!("{name:?} {line:?}").as_bytes());
         if !started.iter().any(|known| known.digest == digest) {
-            started.push(Started { name, what: shortened(&what), is_new: true, digest });
+            started.push(Started { name, what: line.shown(), is_new: true, digest });
         }
     }
     started
 }
 
+/// What is shown of one thing, and what counts with it. What it is in the words of `Debug` counts.
+#[derive(Debug, Default)]
+struct Line {
+    text: String,
+    remarks: Vec<String>,
+    /// What is written of it besides.
+    rest: Vec<String>,
+    /// The variables of an `env_file` in it.
+    values: BTreeMap<String, String>,
+}
+
+impl Line {
+    fn shown(&self) -> String {
+        let remarks: Vec<String> =
+            self.remarks.iter().map(|remark| shortened(remark, SHOWN_OF_REMARK)).collect();
+        let text = shortened(&self.text, SHOWN);
+        if remarks.is_empty() { text } else { format!("{text} ({})", remarks.join("; ")) }
+    }
+}
+
+/// A server as it is, without its secrets.
+fn made(endpoint: &Endpoint, config: &Config) -> AsWritten {
+    let hidden = |text: &String| config.secrets.hide(text);
+    let (words, url) = match endpoint {
+        Endpoint::Stdio(child) => {
+            let program = child.command.display().to_string();
+            (std::iter::once(&program).chain(&child.args).map(hidden).collect(), None)
+        }
+        Endpoint::Http(remote) => (Vec::new(), Some(remote.url.clone())),
+        Endpoint::Builtin { name, args, .. } => {
+            (std::iter::once(name).chain(args).map(hidden).collect(), None)
+        }
+    };
+    AsWritten { words, url, ..AsWritten::default() }
+}
+
 /// `/w/server --port 1 (in /tmp; with NODE_OPTIONS)`.
-fn command(child: &StdioConfig, config: &Config) -> String {
-    let program = child.command.display().to_string();
-    let line = words(std::iter::once(&program).chain(&child.args));
-    let folder = config.file.as_ref().and_then(|file| file.parent());
-    let elsewhere = (folder != Some(&*child.cwd)).then(|| format!("in {}", child.cwd.display()));
+fn command(child: &StdioConfig, written: &AsWritten, folder: Option<&Path>) -> Line {
+    let mut line = written.words.clone();
+    // The whole path, as far as the file says it.
+    if let Some(program) = line.first_mut().filter(|program| !program.contains('$')) {
+        *program = child.command.display().to_string();
+    }
+    let elsewhere = (folder != Some(&*child.cwd)).then(|| child.cwd.display().to_string());
+    let elsewhere = written.cwd.clone().or(elsewhere).map(|cwd| format!("in {cwd}"));
     let own = child.env.iter().filter(|(name, value)| child.inherited.get(*name) != Some(*value));
     let names = listed("with", own.map(|(name, _)| name.as_str()));
-    with_remarks(line, [elsewhere, names])
+    let remarks = elsewhere.into_iter().chain(names).collect();
+    Line { text: words(&line), remarks, ..Line::default() }
 }
 
 /// Paths and queries may be secret: they are left out.
-fn address(remote: &HttpEndpoint) -> String {
-    let issuer = remote.oauth.issuer.as_ref().map(|issuer| format!("login at {}", origin_of(issuer)));
+fn address(remote: &HttpEndpoint, written: &AsWritten) -> Line {
+    let issuer = written.issuer.as_ref().map(|issuer| format!("login at {}", written_origin(issuer)));
     let names = listed("with", remote.headers.keys().map(String::as_str));
-    with_remarks(origin_of(&remote.url), [issuer, names])
+    let text = written_origin(written.url.as_deref().unwrap_or_default());
+    Line { text, remarks: issuer.into_iter().chain(names).collect(), ..Line::default() }
 }
 
 /// A model, or all of those that are asked in its place.
-fn add_models(model: &LlmConfig, all: &mut Vec<(String, String)>) {
+fn add_models(model: &LlmConfig, all: &mut Vec<(String, Line)>) {
     if let Some(strategy) = &model.strategy {
         strategy.members.iter().for_each(|member| add_models(member, all));
         return;
@@ -93,12 +149,9 @@ fn add_models(model: &LlmConfig, all: &mut Vec<(String, String)>) {
         Some(name) => format!("[llm.clients.{name}]"),
     };
     let names = listed("with", model.headers.keys().map(String::as_str));
-    all.push((name, with_remarks(origin_of(url), [key, names])));
-}
-
-fn with_remarks(line: String, remarks: impl IntoIterator<Item = Option<String>>) -> String {
-    let remarks: Vec<String> = remarks.into_iter().flatten().collect();
-    if remarks.is_empty() { line } else { format!("{line} ({})", remarks.join("; ")) }
+    let url = model.base_url_written.as_ref().unwrap_or(url);
+    let remarks = key.into_iter().chain(names).collect();
+    all.push((name, Line { text: written_origin(url), remarks, rest: vec![url.clone()], ..Line::default() }));
 }
 
 /// `with A, B and 3 more`.
@@ -114,8 +167,8 @@ fn listed<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<String
 }
 
 /// Words with quotes where they need them, so that it is seen where one ends.
-fn words<'a>(words: impl Iterator<Item = &'a String>) -> String {
-    let quoted = words.map(|word| {
+fn words(words: &[String]) -> String {
+    let quoted = words.iter().map(|word| {
         let plain = !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c == '"' || c == '\'');
         if plain { word.clone() } else { format!("{word:?}") }
     });
@@ -123,10 +176,9 @@ fn words<'a>(words: impl Iterator<Item = &'a String>) -> String {
 }
 
 /// In one line, the middle of a long one left out.
-fn shortened(text: &str) -> String {
+fn shortened(text: &str, (first, last): (usize, usize)) -> String {
     let text = text.replace('\r', "\\r").replace('\n', "\\n");
     let letters = text.chars().count();
-    let (first, last) = SHOWN;
     if letters <= first + last {
         return text;
     }
@@ -141,11 +193,11 @@ mod tests {
 
     #[test]
     fn the_end_of_a_long_line_is_shown() {
-        let line = format!("sh -c {}; ./evil\nx", "true;".repeat(200));
-        let shown = shortened(&line);
-        assert!(shown.len() < 440 && shown.ends_with("; ./evil\\nx"), "{shown}");
+        let line = format!("sh -c {}; ./evil\nx", "true;".repeat(2000));
+        let shown = shortened(&line, SHOWN);
+        assert!(shown.len() < 4040 && shown.ends_with("; ./evil\\nx"), "{shown}");
         assert!(shown.contains(" letters left out] "), "{shown}");
-        assert_eq!(shortened("a b"), "a b");
-        assert_eq!(words(["a".to_owned(), String::new(), "b c".to_owned()].iter()), "a \"\" \"b c\"");
+        assert_eq!(shortened("a b", SHOWN), "a b");
+        assert_eq!(words(&["a".to_owned(), String::new(), "b c".to_owned()]), "a \"\" \"b c\"");
     }
 }

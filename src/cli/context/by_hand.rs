@@ -63,7 +63,7 @@ fn show(ui: &Ui, file: &Path, look: &Look, unwritten: Option<&str>) {
         0 => "It starts or asks:".to_owned(),
         known => format!("New in it ({known} as before):"),
     };
-    let mut text = output::one_line(&format!("{head}. {starts}"));
+    let mut text = output::whole_line(&format!("{head}. {starts}"));
     for row in rows(look) {
         text.push_str(&format!("\n{row}"));
     }
@@ -71,7 +71,7 @@ fn show(ui: &Ui, file: &Path, look: &Look, unwritten: Option<&str>) {
         text.push_str(&format!("\n{}", output::one_line(&format!("This is shown each time: {why}"))));
     }
     let news: Vec<_> = look.news().map(|new| json!({"name": new.name, "what": new.what})).collect();
-    ui.request(
+    ui.request_as_written(
         verb,
         &text,
         &json!({key: {"file": file.display().to_string(), "starts": news, "not_written": unwritten}}),
@@ -82,6 +82,6 @@ fn show(ui: &Ui, file: &Path, look: &Look, unwritten: Option<&str>) {
 pub(in crate::cli) fn rows(look: &Look) -> Vec<String> {
     let news: Vec<_> = look.news().collect();
     let width = news.iter().map(|new| new.name.chars().count()).max().unwrap_or(0).min(24);
-    let line = |name: &str, what: &str| output::one_line(&format!("{name:<width$}  {what}"));
+    let line = |name: &str, what: &str| output::whole_line(&format!("{name:<width$}  {what}"));
     news.iter().map(|new| line(&new.name, &new.what)).collect()
 }

@@ -56,13 +56,15 @@ fn allow(context: &Context<'_>, env: &Env) -> Result<(), Error> {
     if !ui.json && look.standing != Standing::Own {
         // All of it is to be looked at.
         look.started.iter_mut().for_each(|started| started.is_new = true);
-        news_rows(&look).iter().for_each(Ui::data);
+        news_rows(&look).iter().for_each(|row| Ui::data_as_written(row));
     }
     look.remember(TrustedBy::Allowed)?;
     let starts: Vec<_> =
         look.started.iter().map(|started| json!({"name": started.name, "what": started.what})).collect();
     if ui.json {
-        Ui::json(json!({"schema": 1, "file": file, "standing": Standing::Known.name(), "starts": starts}));
+        let document =
+            json!({"schema": 1, "file": file, "standing": Standing::Known.name(), "starts": starts});
+        Ui::json_as_written(&document);
     } else if look.standing == Standing::Own {
         ui.status("Trusted", format!("{file}: it is your own, and needs no permission"));
     } else {

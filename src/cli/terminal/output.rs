@@ -36,13 +36,25 @@ pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace('\r', "\\r").replace('\n', "\\n")
 }
 
+/// What is written in a file, and no secret of whoever reads it, in one line: all of it is shown. Who writes the file does not decide by
+/// it what is hidden.
+pub(crate) fn whole_line(text: &str) -> String {
+    let shown = escaped(text, |letter, shown| shown.extend(letter.escape_default()));
+    shown.replace('\r', "\\r").replace('\n', "\\n")
+}
+
 /// A JSON document as a terminal may be given it. It stays the same document but for its secrets.
 pub(crate) fn json(document: String) -> String {
     let document = match &*SECRETS.read().unwrap_or_else(PoisonError::into_inner) {
         Some(secrets) => secrets.hide_json(document),
         None => document,
     };
-    escaped(&document, |letter, shown| {
+    whole_json(&document)
+}
+
+/// The same for a document without a secret, of which all is shown.
+pub(crate) fn whole_json(document: &str) -> String {
+    escaped(document, |letter, shown| {
         for unit in letter.encode_utf16(&mut [0; 2]) {
             shown.push_str(&format!("\\u{unit:04x}"));
         }

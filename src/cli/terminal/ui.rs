@@ -120,6 +120,14 @@ impl Ui {
         }
     }
 
+    /// The same for what a file says: its lines are shown as they are, and must be [`output::whole_line`]s.
+    pub(crate) fn request_as_written(&self, verb: &str, text: &str, document: &serde_json::Value) {
+        match self.json {
+            true => eprintln!("{}", output::whole_json(&document.to_string())),
+            false => eprintln!("{GOOD}{verb:>12}{GOOD:#} {}", fitted(text.to_owned(), VERB)),
+        }
+    }
+
     /// Something that went wrong and does not end the command.
     pub(crate) fn bad(&self, verb: &str, text: impl AsRef<str>) {
         if !self.json {
@@ -144,6 +152,16 @@ impl Ui {
     /// Data for people.
     pub(crate) fn data(text: impl AsRef<str>) {
         println!("{}", output::printable(text.as_ref()));
+    }
+
+    /// Lines that are [`output::whole_line`]s.
+    pub(crate) fn data_as_written(text: &str) {
+        println!("{text}");
+    }
+
+    /// The same as a JSON document, without a secret in it.
+    pub(crate) fn json_as_written(document: &serde_json::Value) {
+        println!("{}", output::whole_json(&document.to_string()));
     }
 
     /// Data as a tool or a model gave it, without secrets. Only a terminal gets control characters as escapes.
@@ -305,11 +323,17 @@ fn survivor(pid: u32) {
 /// Words of others in a line of ours: without secrets and without what steers a terminal. What begins a new line cannot
 /// be taken for a line of ours.
 fn indented(text: &str, before: usize) -> String {
-    let text = output::printable(text);
+    fitted(output::printable(text), before)
+}
+
+fn fitted(text: String, before: usize) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     // In a very narrow terminal nothing helps.
     let width = size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns >= 60);
-    let text = width.map_or_else(|| text.clone(), |width| columns::wrapped(&text, width - before));
+    let text = match width {
+        Some(width) => columns::wrapped(&text, width - before),
+        None => text,
+    };
     text.replace('\n', "\n             ")
 }
 

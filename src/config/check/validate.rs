@@ -1,9 +1,14 @@
 //! Validates raw tables: expands variables, makes paths absolute, builds the environment of the child.
 //! An error here is one of that server, or of the model, alone.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::Arc,
+};
 
-use super::{oauth, owner::Owners};
+use super::{oauth, owner::Owners, written::AsWritten};
 use crate::config::{
     Endpoint, HttpEndpoint, Lifecycle, Sandbox, Scope, ServerConfig, ServerEntry, StdioConfig, StopGrace,
     env::{Env, Names},
@@ -35,8 +40,8 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) secrets: Vec<String>,
     /// Files that were read, or could not be.
     pub(in crate::config) files: Vec<PathBuf>,
-    /// Those of them that are env files.
-    pub(in crate::config) env_files: Vec<PathBuf>,
+    /// Those of them that are env files, each with the variables in it that decide what is started.
+    pub(in crate::config) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,
     /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
@@ -74,10 +79,14 @@ pub(in crate::config) fn server(
         of_task: false,
         secrets: Vec::new(),
     };
-    if let Some(file) = &raw.env_file {
-        let file = vars.expand_open(file).ok().map(|file| env.resolve(&origin.folder, &file));
-        found.files.extend(file.clone());
-        found.env_files.extend(file);
+    let mut written = AsWritten::of(&raw);
+    if let Some(file) = &raw.env_file
+        && let Ok(file) = vars.expand_open(file)
+    {
+        let file = env.resolve(&origin.folder, &file);
+        found.files.push(file.clone());
+        found.env_files.entry(file.clone()).or_default().extend(written.deciding(&raw));
+        written.env_file = Some(file);
     }
     let required = raw.required;
     let writes = match &raw.kind {
@@ -93,8 +102,9 @@ pub(in crate::config) fn server(
         let file = origin.file.clone();
         found.writes.extend(path.map(|path| Written { server: name.clone(), file, path }));
     }
+    written.take(&vars.local);
     found.secrets.append(&mut vars.secrets);
-    ServerEntry { required, source: origin.file, server }
+    ServerEntry { required, source: origin.file, server, written: Some(Box::new(written)) }
 }
 
 fn build(
@@ -439,6 +449,7 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmDraft> {
         Some(url) => match address(url, vars, Vars::expand_open) {
             Ok(url) => {
                 llm.base_url = Some(url.trim_end_matches('/').to_owned());
+                llm.base_url_written = raw.base_url.as_ref().map(|text| text.value.clone());
                 None
             }
             Err(error) => Some(Arc::new(error)),

@@ -1,9 +1,9 @@
 //! The lines of an `env_file`: `KEY=VALUE`, comments, quotes and `export`. Nothing in it is expanded, so a
 //! password may hold any character.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::secrets::secret_name;
+use crate::config::check::written::is_renewed;
 
 /// Reads a file's text; the error is the line and what is wrong with it.
 pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
@@ -26,12 +26,13 @@ pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (
 }
 
 /// What counts of a file's text when it is asked whether it has changed: all but the values of variables with the name of a
-/// secret. `None`: it cannot be read.
-pub(crate) fn kept_of_env_file(text: &str) -> Option<String> {
+/// secret. Such a value counts if its variable is a `deciding` one, or if it is a path. `None`: it cannot be read.
+pub(crate) fn kept_of_env_file(text: &str, deciding: &BTreeSet<String>) -> Option<String> {
     let variables = parse(text).ok()?;
-    let lines = variables.iter().map(|(name, value)| match secret_name(name) {
-        true => format!("{name}\n"),
-        false => format!("{name}={value:?}\n"),
+    let is_path = |value: &str| ["/", "./", "../", "~/"].iter().any(|start| value.starts_with(start));
+    let lines = variables.iter().map(|(name, value)| match is_renewed(name) {
+        true if !deciding.contains(name) && !is_path(value) => format!("{name}\n"),
+        _ => format!("{name}={value:?}\n"),
     });
     Some(lines.collect())
 }
@@ -96,12 +97,23 @@ mod tests {
 
     #[test]
     fn renewed_secrets_make_no_other_env_file() {
-        let kept = |text: &str| kept_of_env_file(text).unwrap();
+        let none = BTreeSet::new();
+        let kept = |text: &str| kept_of_env_file(text, &none).unwrap();
         assert_eq!(kept("A_TOKEN=1\nPATH=/bin"), kept("# c\nPATH=/bin\nA_TOKEN='2'"));
         for other in ["A_TOKEN=1\nPATH=./bin", "PATH=/bin", "A_TOKEN=1\nPATH=/bin\nB_TOKEN=1"] {
             assert_ne!(kept("A_TOKEN=1\nPATH=/bin"), kept(other), "{other}");
         }
-        assert_eq!(kept_of_env_file("[servers.x]"), None);
+        assert_eq!(kept_of_env_file("[servers.x]", &none), None);
+        for (one, other) in [
+            ("GIT_ASKPASS=true", "GIT_ASKPASS=evil"),
+            ("A_KEY=./good", "A_KEY=./evil"),
+            ("A_KEY=renewed", "A_KEY=/w/evil"),
+        ] {
+            assert_ne!(kept(one), kept(other), "{other}");
+        }
+        let deciding = BTreeSet::from(["A_KEY".to_owned()]);
+        assert_ne!(kept_of_env_file("A_KEY=1", &deciding), kept_of_env_file("A_KEY=2", &deciding));
+        assert_eq!(kept_of_env_file("B_KEY=1", &deciding), kept_of_env_file("B_KEY=2", &deciding));
     }
 
     #[test]

@@ -344,8 +344,8 @@ impl Merge<'_> {
                 }
                 Ok(raw) => self.add(raw),
                 Err(error) => {
-                    let entry =
-                        ServerEntry { required, source: from.file.clone(), server: Err(Arc::new(error)) };
+                    let (source, server) = (from.file.clone(), Err(Arc::new(error)));
+                    let entry = ServerEntry { required, source, server, written: None };
                     self.servers.insert(name, entry);
                 }
             }

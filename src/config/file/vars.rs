@@ -2,7 +2,7 @@
 //! `$$` for a `$`. Any other `$` is kept. In some settings of a server with `scope = "task"` also the variables of a task
 //! ([`TaskVariable`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     dotenv::is_name,
@@ -20,6 +20,8 @@ use crate::{
 
 /// How deep defaults may hold variables with defaults.
 const MAX_DEPTH: usize = 16;
+/// What stands around the number of a variable in a text that is [`marked`].
+const MARK: char = '\0';
 
 /// Where variables are looked up for one server or table, and what was found there.
 #[derive(Debug)]
@@ -181,7 +183,7 @@ impl Vars<'_> {
         };
         let of_task = TaskVariable::named(name);
         let input = name.strip_prefix("input:");
-        let name = input.map_or_else(|| name.strip_prefix("env:").unwrap_or(name).to_owned(), input_variable);
+        let name = variable_of(name);
         if !is_name(&name) {
             return Err(ExpandError::Syntax(format!("`${{{inner}}}` is not a variable")));
         }
@@ -207,6 +209,59 @@ impl Vars<'_> {
     }
 }
 
+/// Adds the names of all variables in `text`, in defaults too, whether they are set or not.
+pub(in crate::config) fn named(text: &str, names: &mut BTreeSet<String>) {
+    fn each(text: &str, names: &mut BTreeSet<String>, depth: usize) {
+        for inner in marked(text).1 {
+            let (name, default) = inner.split_once(":-").unwrap_or((inner, ""));
+            names.insert(variable_of(name));
+            if let Some(depth) = depth.checked_sub(1) {
+                each(default, names, depth);
+            }
+        }
+    }
+    each(text, names, MAX_DEPTH);
+}
+
+/// `text` with a mark in place of each variable, and what is between the braces of each.
+pub(in crate::config) fn marked(text: &str) -> (String, Vec<&str>) {
+    let (mut out, mut variables, mut rest) = (String::new(), Vec::new(), text);
+    let literal = |text: &str| text.replace(MARK, "");
+    while let Some(at) = rest.find('$') {
+        out.push_str(&literal(&rest[..at]));
+        rest = &rest[at + 1..];
+        let variable = rest.strip_prefix('{').and_then(|inner| Some((inner, closing(inner)?)));
+        if let Some((inner, end)) = variable {
+            out.push_str(&format!("{MARK}{}{MARK}", variables.len()));
+            variables.push(&inner[..end]);
+            rest = &inner[end + 1..];
+        } else {
+            out.push('$');
+            rest = rest.strip_prefix('$').unwrap_or(rest);
+        }
+    }
+    out.push_str(&literal(rest));
+    (out, variables)
+}
+
+/// The marks in a text, or a part of one.
+pub(in crate::config) fn marks(marked: &str) -> impl Iterator<Item = String> {
+    marked.split(MARK).skip(1).step_by(2).map(|number| format!("{MARK}{number}{MARK}"))
+}
+
+/// The text with its variables as they are written.
+pub(in crate::config) fn unmarked(marked: &str, variables: &[&str]) -> String {
+    let parts = marked.split(MARK).enumerate().map(|(at, part)| match at % 2 {
+        0 => part.to_owned(),
+        _ => part
+            .parse()
+            .ok()
+            .and_then(|number: usize| variables.get(number))
+            .map_or_else(String::new, |inner| format!("${{{inner}}}")),
+    });
+    parts.collect()
+}
+
 /// The `}` that belongs to a `${` already read; a default may hold variables of its own.
 fn closing(inner: &str) -> Option<usize> {
     let mut depth = 0_usize;
@@ -221,6 +276,12 @@ fn closing(inner: &str) -> Option<usize> {
         previous = c;
     }
     None
+}
+
+/// The variable that is meant by `NAME`, `env:NAME` or `input:ID`.
+fn variable_of(name: &str) -> String {
+    let input = name.strip_prefix("input:");
+    input.map_or_else(|| name.strip_prefix("env:").unwrap_or(name).to_owned(), input_variable)
 }
 
 /// The variable that stands in for an editor's input: `github-token` is GITHUB_TOKEN.

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Ar
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames, env::Names,
+    DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames,
+    check::written::AsWritten, env::Names,
 };
 use crate::{error::Error, tool::ServerName};
 
@@ -26,6 +27,8 @@ pub struct ServerEntry {
     pub source: Option<PathBuf>,
     /// The server, or why its entry cannot be used.
     pub server: Result<ServerConfig, Arc<Error>>,
+    /// How it is written. `None`: it is in no file.
+    pub(crate) written: Option<Box<AsWritten>>,
 }
 
 /// One usable server.
@@ -429,6 +432,6 @@ impl ServerConfig {
 impl ServerEntry {
     /// A usable entry that is not required.
     pub fn new(server: ServerConfig) -> Self {
-        Self { required: false, source: None, server: Ok(server) }
+        Self { required: false, source: None, server: Ok(server), written: None }
     }
 }

@@ -162,6 +162,47 @@ fn clients_get_only_what_was_used_or_allowed() {
 }
 
 #[test]
+fn a_secret_in_a_command_line_is_no_way_in() {
+    let start =
+        "[servers.fix]\ncommand = \"sh\"\nargs = [\"-c\", \"${START_KEY}\", FIXTURE]\nenv_file = \"a.env\"\n";
+    let crib = Crib::new(start);
+    let write = |text: &str| fs::write(crib.folder().join("a.env"), text).unwrap();
+    write("START_KEY='exec \"$0\"'\nOTHER_KEY=1234567\n");
+    let told = err(&crib.run(&["tools"]));
+    assert!(told.contains("sh -c ${START_KEY} ") && told.contains("; from a.env: START_KEY)"), "{told}");
+    write("START_KEY='exec \"$0\"'\nOTHER_KEY=renewed\n");
+    served(&crib, &["serve", "--stdio"]);
+    write("START_KEY='touch started; exec \"$0\"'\nOTHER_KEY=renewed\n");
+    for way in [&["serve", "--stdio"][..], &["connect"]] {
+        assert!(refused(&crib, way).contains("has changed since"), "{way:?}");
+    }
+    assert!(!crib.folder().join("started").exists());
+    let told = err(&crib.run(&["check"]));
+    assert!(
+        told.contains("Changed since it was last used") && told.contains("sh -c ${START_KEY} "),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_file_does_not_hide_its_own_command_lines() {
+    let bench = Bench::new(
+        "[servers.telling]\ncommand = \"sh\"\nargs = [\"-c\", \"touch started; exit 1\", \"${A_TOKEN}\"]\n\
+         env = { A_KEY = \"touch started; exit 1\", B_KEY = \"It starts or asks\" }\n",
+    );
+    let run = |arguments: &[&str]| bench.command(arguments).env("A_TOKEN", "hidden-1234").output().unwrap();
+    for (arguments, told) in [(&["tools"][..], err as fn(&_) -> _), (&["trust"], out)] {
+        for json in [&["--json"][..], &[]] {
+            run(&["trust", "--remove"]);
+            let told: String = told(&run(&[arguments, json].concat()));
+            let line = "touch started; exit 1";
+            assert!(told.contains(line) && told.contains("${A_TOKEN}"), "{arguments:?}: {told}");
+            assert!(!told.contains("hidden-1234"), "{arguments:?}: {told}");
+        }
+    }
+}
+
+#[test]
 fn a_daemon_of_a_client_follows_no_edit_by_itself() {
     let crib = Crib::new(FIX);
     crib.ok(&["trust"]);
