@@ -325,7 +325,7 @@ impl Manager {
         let (servers, ()) = futures_util::future::join(self.close_all(), self.templates.end()).await;
         self.leftovers.clone().await;
         self.supervisor.end().await;
-        let survivors = stop::survivors(self.supervisor.mark()).await;
+        let survivors = stop::survivors(&self.supervisor).await;
         let teardown_scope = self.supervisor.scope().clone();
         StopReport { servers, survivors, teardown_scope, wall: began.elapsed() }
     }

@@ -27,8 +27,8 @@ pub(crate) use toolcrib_guard::{
     },
     lines::{Line, LinePosition, LineReader, LineWriter, MAX_LINE, Traffic, WriteError},
     marks::{
-        MARKER, is_guarded_or_gone, marked_processes, new_mark, owner_is_gone, reap_leftovers,
-        replace_guards, thaw_marked, wake_guards,
+        MARKER, is_guarded_or_gone, leftovers, marked_processes, new_mark, owner_is_gone, reap_leftovers,
+        replace_guards, sweep_short_marked, thaw_marked, wake_guards,
     },
     peer::{is_of_this_user, is_sandboxed},
     this_process::{Detached, leave_session},

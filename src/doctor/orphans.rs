@@ -1,9 +1,9 @@
-//! Finds tool servers whose client has ended: leftovers of other programs.
+//! Finds tool servers whose client has ended: leftovers of other programs, and of toolcrib itself.
 
 use std::{os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use super::Finding;
-use crate::{bounded, text::seconds};
+use crate::{bounded, process::leftovers, text::seconds};
 
 /// Bytes of a command line that are looked at: with prctl(2) a process can make its own as long as its memory.
 const COMMAND_LINE: u64 = 256 << 10;
@@ -60,10 +60,18 @@ pub fn orphans() -> Vec<Finding> {
     };
     let uptime: f64 = uptime.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let left = leftovers();
+    let own_left = left.iter().map(|process| {
+        let text = format!(
+            "pid {} of toolcrib {}, which was killed: {}",
+            process.pid, process.owner, process.command
+        );
+        Finding::warn("orphan", text).help("the next start ends it, unless `reap_leftovers` is false")
+    });
     let look = |process: std::fs::DirEntry| {
         let pid: u32 = process.file_name().to_str()?.parse().ok()?;
         let path = process.path();
-        if process.metadata().ok()?.uid() != own {
+        if process.metadata().ok()?.uid() != own || left.iter().any(|own| own.pid == pid) {
             return None;
         }
         let line = command_line(&path)?;
@@ -86,7 +94,7 @@ pub fn orphans() -> Vec<Finding> {
         let help = "it belongs to no toolcrib and was not touched; its parent has ended";
         Some(Finding::warn("orphan", text).help(help))
     };
-    processes.filter_map(look).collect()
+    own_left.chain(processes.filter_map(look)).collect()
 }
 
 #[cfg(test)]

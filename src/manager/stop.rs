@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    process::{StopOutcome, describe, marked_processes, replace_guards, thaw_marked},
+    process::{
+        StopOutcome, Supervisor, TeardownScope, describe, marked_processes, replace_guards,
+        sweep_short_marked, thaw_marked,
+    },
     session::Session,
     start::ServerStop,
 };
@@ -32,8 +35,9 @@ pub(super) async fn close(session: &Session) -> ServerStop {
     }
 }
 
-/// Processes that still carry `marker`, after the kernel had its time.
-pub(super) async fn survivors(marker: &str) -> Vec<u32> {
+/// Processes that still carry the mark of `supervisor`, after the kernel had its time.
+pub(super) async fn survivors(supervisor: &Supervisor) -> Vec<u32> {
+    let marker = supervisor.mark();
     let deadline = Instant::now() + VERIFY_LIMIT;
     let mut is_thawed = false;
     loop {
@@ -43,6 +47,10 @@ pub(super) async fn survivors(marker: &str) -> Vec<u32> {
         }
         if !std::mem::replace(&mut is_thawed, true) {
             thaw_marked(marker);
+            // What has no readable mark, and lost its guard and the zygote.
+            if let TeardownScope::Guard { .. } = supervisor.scope() {
+                sweep_short_marked(marker);
+            }
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

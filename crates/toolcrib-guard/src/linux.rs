@@ -22,7 +22,10 @@ pub(crate) use self::{
         refused_guard,
     },
     inherited::{close_all_on_exec, is_ignored, set_default_action, unblock_signals},
-    marks::find::{group_has_living, is_marked, signal_marked},
+    marks::{
+        find::{group_has_living, is_marked, signal_marked},
+        limit::give as give_short_mark,
+    },
     take_back::take_back,
 };
 pub use self::{
@@ -32,9 +35,9 @@ pub use self::{
         usage::{own_memory, usage_of_descendants, usage_of_groups, usage_of_trees},
     },
     marks::{
-        find::{marked_processes, replace_guards, thaw_marked},
+        find::{marked_processes, replace_guards, sweep_short_marked, thaw_marked},
         frozen::frozen_group,
-        leftovers::{is_guarded_or_gone, new_mark, owner_is_gone, reap_leftovers, wake_guards},
+        leftovers::{is_guarded_or_gone, leftovers, new_mark, owner_is_gone, reap_leftovers, wake_guards},
     },
 };
 

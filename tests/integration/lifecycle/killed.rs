@@ -175,6 +175,68 @@ fn a_stopped_guard_is_woken_by_the_next_start() {
     lab.await_nobody();
 }
 
+/// Is not dumpable, so that only root can read its environment. Writes its id into a file.
+const UNDUMPABLE: &str = "import ctypes, os, sys, time\n\
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n\
+    open(sys.argv[1] + '.new', 'w').write(str(os.getpid()))\n\
+    os.rename(sys.argv[1] + '.new', sys.argv[1])\n\
+    time.sleep(600)\n";
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(root, python3))]
+#[test]
+fn a_helper_that_is_not_dumpable_is_named_and_ended() {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+
+    // As an ordinary user, to whom the folder of the build need not be open.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let [program, fixture] = [env!("CARGO_BIN_EXE_toolcrib"), crate::support::FIXTURE].map(|file| {
+        let copy = folder.path().join(std::path::Path::new(file).file_name().unwrap());
+        std::fs::copy(file, &copy).unwrap();
+        copy
+    });
+    let (script, pid_file) = (folder.path().join("helper.py"), folder.path().join("helper"));
+    std::fs::write(&script, UNDUMPABLE).unwrap();
+    let bench = Bench::new(&format!(
+        "[servers.one]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"setsid /usr/bin/python3 {} {} & exec \\\"$@\\\"\", \"sh\", {fixture:?}]\n",
+        script.display(),
+        pid_file.display(),
+    ));
+    std::fs::set_permissions(bench.0.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        let plain = bench.command(arguments);
+        command
+            .args(plain.get_args())
+            .envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(bench.0.path()).uid(65534).gid(65534).env("HOME", folder.path());
+        command
+    };
+    let piped = std::process::Stdio::piped;
+    let mut owner = run(&["up"]).stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap();
+    wait_for("the helper", || pid_file.exists());
+    let helper: u32 = std::fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+    let server = parent(helper).unwrap();
+    let guard = parent(server).unwrap();
+    let all = [owner.id(), parent(guard).unwrap(), guard];
+    for kind in ["STOP", "KILL"] {
+        all.iter().for_each(|pid| signal(kind, *pid));
+    }
+    owner.wait().unwrap();
+    wait_for("the end of the server", || !is_running(server));
+    assert!(is_running(helper));
+    let doctor = run(&["doctor"]).output().unwrap();
+    let said = crate::support::program::out(&doctor);
+    assert!(said.contains(&format!("pid {helper} of toolcrib {}, which was killed", owner.id())), "{said}");
+    bench.file("servers.toml", "[servers.time]\nbuiltin = \"time\"\n");
+    let check = run(&["check"]).output().unwrap();
+    wait_for("the end of the helper", || !is_running(helper));
+    assert_eq!(code(&check), 0, "{}", err(&check));
+    let said = format!("ended process {helper}, left behind by toolcrib {}", owner.id());
+    assert!(err(&check).contains(&said), "{}", err(&check));
+}
+
 /// Stops its guard and the zygote again and again, once it is told to, for a minute at most. It has no mark.
 const BLOCKER: &str = "import os, signal, sys, time\n\
     guard = int(sys.argv[1])\n\

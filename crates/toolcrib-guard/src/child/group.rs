@@ -56,6 +56,7 @@ impl GroupedProcess {
             .map_err(|error| program::start_error(spec, program, &error))?;
         let pid = child.id().expect("a child that was never polled has its id");
         crate::file_limit::reset_of(Some(pid));
+        platform::give_short_mark(Some(pid), mark);
         let group = Pid::from_raw(pid.cast_signed()).expect("process ids are positive");
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");

@@ -283,6 +283,8 @@ impl GuardedProcess {
         if gone.is_none() {
             killed += self.sweep();
             killed += self.end_orphans().await;
+            // If the zygote was killed too, meanwhile.
+            killed += find::sweep_short_marked(family_of(&self.mark));
         }
         self.over = true;
         Stopped {
@@ -344,7 +346,7 @@ impl GuardedProcess {
     /// with its guard, unless the server has raised rights. The others are found by their mark.
     fn sweep(&self) -> usize {
         find::end_server(self.pid, self.guard);
-        find::sweep(&self.mark)
+        find::sweep(&self.mark) + find::sweep_short_marked(family_of(&self.mark))
     }
 
     /// Continues the guard and the zygote: a server can stop them, and then they do not handle orders.
@@ -353,6 +355,11 @@ impl GuardedProcess {
             let _ = process.signal(Signal::CONT);
         }
     }
+}
+
+/// The manager's mark in that of a server.
+fn family_of(mark: &str) -> &str {
+    mark.split_once('/').map_or(mark, |(family, _)| family)
 }
 
 /// The error of a guard that could not be started for `server`.

@@ -65,6 +65,43 @@ async fn unmarked_processes_end_after_a_killed_guard() {
 }
 
 #[tokio::test]
+async fn unmarked_processes_end_without_guard_and_zygote() {
+    for (stop, zygote_first) in [(true, true), (false, true), (true, false)] {
+        let [kin, _] = ways();
+        let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
+        let helper: u32 = line(&mut pipes.reader).await.parse().unwrap();
+        until_it_sleeps(helper).await;
+        let zygote: u32 = Stat::of(process.root()).and_then(|stat| stat.parent()).unwrap();
+        let mut pids = [zygote, process.root()].map(|pid| Pid::from_raw(pid.cast_signed()).unwrap());
+        if !zygote_first {
+            kill_process(pids[0], Signal::STOP).unwrap();
+            pids.reverse();
+        }
+        for pid in pids {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        process.exit_watch().exited().await;
+        // Another server of the same manager is not touched.
+        let (other, mut other_pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;
+        let kept: u32 = line(&mut other_pipes.reader).await.parse().unwrap();
+        until_it_sleeps(kept).await;
+        if stop {
+            process.stop(SHORT).await;
+        } else {
+            drop(process);
+        }
+        while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(Stat::of(kept).is_some_and(|stat| !stat.is_zombie()));
+        other.stop(SHORT).await;
+        assert!(Stat::of(kept).is_none_or(|stat| stat.is_zombie()));
+        kin.end().await;
+        until_gone(&kin).await;
+    }
+}
+
+#[tokio::test]
 async fn orphans_of_a_killed_guard_end_with_its_manager() {
     let [kin, _] = ways();
     let (process, mut pipes) = spawn("setsid env -i sleep 600 & echo $!; cat", &kin).await;

@@ -123,8 +123,9 @@ impl Zygote {
             .stderr(Stdio::null())
             .spawn()?;
         let pid = child.id();
-        // Before it is asked for a guard: all that come of it inherit this.
+        // Before it is asked for a guard: all that come of it inherit these.
         crate::file_limit::reset_of(pid);
+        crate::platform::give_short_mark(pid, family);
         // It is not reaped before `child` is waited for, so the id is valid.
         let handle = pid.and_then(|pid| Subreaper::find(pid, || true));
         Ok(Self { child, handle, requests })

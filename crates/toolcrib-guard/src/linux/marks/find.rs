@@ -11,7 +11,10 @@ use crate::{
     linux::{
         guard,
         inspect::stat::{Stat, proc_is_ours},
-        marks::frozen::thaw,
+        marks::{
+            frozen::thaw,
+            limit::{ShortMark, has as has_short_mark, short_marked},
+        },
     },
     marks::MARKER,
 };
@@ -26,12 +29,38 @@ pub(crate) fn group_has_living(group: Pid) -> bool {
         .any(|pid| Stat::of(pid).is_some_and(|stat| stat.field(5) == Some(wanted) && !stat.is_zombie()))
 }
 
-/// Ids of all living processes with the mark `marker`, also with the server's part after it.
+/// Ids of all living processes with the mark `marker`, also with the server's part after it, or with the short one of it.
 pub fn marked_processes(marker: &str) -> Vec<u32> {
     // A mark that only begins with the same characters is a different one.
     let belongs =
         |mark: &str| mark.strip_prefix(marker).is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]));
-    marked(belongs).collect()
+    marked(belongs).chain(short_marked(marker)).collect()
+}
+
+/// Kills the processes that have the short mark of `marker`, and of which no mark can be read, but those below a guard or
+/// zygote with that mark, which ends them. Returns how many there were.
+pub fn sweep_short_marked(marker: &str) -> usize {
+    let Some(short) = ShortMark::of(marker) else { return 0 };
+    let is_orphan = |pid: u32| has_short_mark(pid, short) && !is_guarded_by(pid, marker);
+    let find =
+        || short_marked(marker).into_iter().filter(|pid| is_orphan(*pid)).map(|pid| (pid, ())).collect();
+    sweep_all(find, is_orphan).len()
+}
+
+/// Whether a process has a guard or a zygote with this mark as an ancestor, or is one.
+fn is_guarded_by(pid: u32, marker: &str) -> bool {
+    let is_it = |pid: u32| {
+        let environment = environment(pid);
+        guard::is_guard(&environment) && mark_of(&environment).is_some_and(|mark| mark == marker)
+    };
+    let mut next = Some(pid);
+    while let Some(pid) = next.filter(|pid| *pid > 1) {
+        if is_it(pid) {
+            return true;
+        }
+        next = Stat::of(pid).and_then(|stat| stat.parent());
+    }
+    false
 }
 
 /// Thaws frozen groups in which nothing but processes with the mark `marker` is. Then what they were sent ends them.

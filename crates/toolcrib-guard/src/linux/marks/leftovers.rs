@@ -7,7 +7,7 @@
 //!
 //! A process can change its environment, and so have any mark, also that of another manager. So each process is judged
 //! by its own mark only, which must be completely valid and name an owner that has certainly ended. A process with a
-//! forged mark can only cause its own end.
+//! forged mark can only cause its own end. Where no mark can be read, the short one in a limit is judged in the same way.
 
 use std::{cell::RefCell, collections::HashSet, os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 
@@ -17,9 +17,13 @@ use rustix::{
 };
 
 use crate::{
+    inspect::beginning,
     linux::guard::{end_blocked, is_blocked, is_guard},
     linux::inspect::stat::Stat,
-    linux::marks::find::{environment, mark_of, marked, processes, program_of, signal_if, sweep_all},
+    linux::marks::{
+        find::{environment, mark_of, marked, processes, program_of, signal_if, sweep_all},
+        limit,
+    },
     marks::Leftover,
 };
 
@@ -28,23 +32,26 @@ use crate::{
 const LOOKS: usize = 4;
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The most bytes of a short name that are read.
+const NAME_MAX: usize = 64;
+
 /// The owner that a mark names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owner {
-    namespace: u64,
+pub(super) struct Owner {
+    pub(super) namespace: u64,
     /// The time namespace; 0 where the kernel has none.
-    time: u64,
-    pid: u32,
-    started: u64,
+    pub(super) time: u64,
+    pub(super) pid: u32,
+    pub(super) started: u64,
 }
 
 impl Owner {
-    fn of_process(pid: u32) -> Option<Self> {
+    pub(super) fn of_process(pid: u32) -> Option<Self> {
         Some(Self { namespace: namespace()?, time: time_namespace()?, pid, started: started(pid)? })
     }
 
     /// Parses a mark of [`new_mark`], with or without the server's part after it. `None` for any other text.
-    fn of(mark: &str) -> Option<Self> {
+    pub(super) fn of(mark: &str) -> Option<Self> {
         let hex = |text: &str, digits: usize| {
             text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
@@ -63,12 +70,12 @@ impl Owner {
         (exact && hex(random, 16) && server.is_none_or(|server| hex(server, 8))).then_some(owner)
     }
 
-    fn written(&self, random: &str) -> String {
+    pub(super) fn written(&self, random: &str) -> String {
         format!("{}.{}.{}.{}.{random}", self.namespace, self.time, self.pid, self.started)
     }
 
     /// Whether the owner has certainly ended.
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         if namespace() != Some(self.namespace) {
             return false;
         }
@@ -126,8 +133,14 @@ fn is_guarded(pid: u32, guards: &HashSet<u32>) -> bool {
 /// The file name of its program. Not its arguments, which may contain secrets of another configuration.
 fn program(pid: u32) -> String {
     let file = program_of(pid);
-    let name = file.as_deref().and_then(std::path::Path::file_name);
-    name.map_or_else(|| "a program".to_owned(), |name| name.to_string_lossy().into_owned())
+    if let Some(name) = file.as_deref().and_then(std::path::Path::file_name) {
+        return name.to_string_lossy().into_owned();
+    }
+    // Of one that is not dumpable only the short name can be read, which it chooses itself.
+    match beginning(format!("/proc/{pid}/comm"), NAME_MAX) {
+        Ok(name) => String::from_utf8_lossy(&name).trim_end().escape_debug().to_string(),
+        Err(_) => "a program".to_owned(),
+    }
 }
 
 /// A new mark for processes of which this process is the owner.
@@ -139,9 +152,17 @@ pub fn new_mark() -> String {
     }
 }
 
-/// The owner of a process, if the owner has ended.
-fn gone_owner(environment: &[u8]) -> Option<Owner> {
-    mark_of(environment).as_deref().and_then(Owner::of).filter(Owner::is_gone)
+/// The id of a process's owner, if the owner has ended.
+fn gone_owner(pid: u32, environment: &[u8]) -> Option<u32> {
+    match mark_of(environment) {
+        Some(mark) => Owner::of(&mark).filter(Owner::is_gone).map(|owner| owner.pid),
+        None => limit::gone_owner(pid),
+    }
+}
+
+/// Whether the owner of a process has ended.
+fn is_ownerless(pid: u32) -> bool {
+    gone_owner(pid, &environment(pid)).is_some()
 }
 
 /// Processes whose owner has ended.
@@ -154,23 +175,21 @@ struct Ownerless {
     unguarded: Vec<(u32, Leftover)>,
 }
 
-/// Finds all processes whose owner has ended. Continues the guards among them.
+/// Finds all processes of this user whose owner has ended.
 fn ownerless() -> Ownerless {
     let own = rustix::process::geteuid().as_raw();
-    let ours = |pid: &u32| {
+    // The folder of a process that is not dumpable is root's. Its environment cannot be read either.
+    let ours = |pid: u32| {
         std::fs::metadata(PathBuf::from(format!("/proc/{pid}"))).is_ok_and(|meta| meta.uid() == own)
     };
     let (mut guards, mut found) = (HashSet::new(), Vec::new());
-    for pid in processes().filter(ours) {
-        let environment = environment(pid);
-        let Some(owner) = gone_owner(&environment) else { continue };
+    for pid in processes() {
+        let environment = if ours(pid) { environment(pid) } else { Vec::new() };
+        let Some(owner) = gone_owner(pid, &environment) else { continue };
         if is_guard(&environment) {
-            // A guard ends its server by the stop ladder, which is better than to kill it here. The guard may have been
-            // stopped, so continue it.
-            signal_if(pid, Signal::CONT, || gone_owner(&self::environment(pid)).is_some());
             guards.insert(pid);
         } else {
-            found.push((pid, Leftover { pid, command: program(pid), owner: owner.pid }));
+            found.push((pid, Leftover { pid, command: program(pid), owner }));
         }
     }
     let (guarded, unguarded) = found.into_iter().partition(|(pid, _)| is_guarded(*pid, &guards));
@@ -199,7 +218,7 @@ fn end_blocked_guards(mut guards: HashSet<u32>) -> bool {
 /// Whether a process is a guard, or a zygote, whose owner is gone.
 fn is_ownerless_guard(pid: u32) -> bool {
     let environment = environment(pid);
-    is_guard(&environment) && gone_owner(&environment).is_some()
+    is_guard(&environment) && gone_owner(pid, &environment).is_some()
 }
 
 /// Whether a mark is valid and its manager is known to have ended.
@@ -240,16 +259,26 @@ pub fn fuzz(environment: &[u8]) {
     assert!(rest.is_some_and(|rest| matches!(rest.len(), 16 | 25)), "{mark}");
 }
 
+/// The processes of owners that are gone which no guard ends: what [`reap_leftovers`] would kill.
+pub fn leftovers() -> Vec<Leftover> {
+    ownerless().unguarded.into_iter().map(|(_, leftover)| leftover).collect()
+}
+
 /// Kills the processes of owners that are gone and had no guard, or one that is kept from its work.
 pub fn reap_leftovers() -> Vec<Leftover> {
     let last = RefCell::new(Ownerless::default());
     let find = || {
         let mut found = ownerless();
+        for pid in &found.guards {
+            // A guard ends its server by the stop ladder, which is better than to kill it here. The guard may have been
+            // stopped, so continue it.
+            signal_if(*pid, Signal::CONT, || is_ownerless(*pid));
+        }
         let unguarded = std::mem::take(&mut found.unguarded);
         last.replace(found);
         unguarded
     };
-    let mut killed = sweep_all(find, |pid| gone_owner(&environment(pid)).is_some());
+    let mut killed = sweep_all(find, is_ownerless);
     let Ownerless { guards, guarded, .. } = last.into_inner();
     if end_blocked_guards(guards) {
         killed.extend(
