@@ -82,8 +82,10 @@ pub(crate) type ClientAnswer = Result<Box<RawValue>, ErrorData>;
 /// What counts a message to a server for who sent it. Dropped once it is written, or is not to be written any more.
 pub(crate) type Counting = Box<dyn Send + Sync>;
 
+type SendCounted = dyn FnOnce(ClientAnswer, Option<Counting>) + Send + Sync;
+
 /// Answers one request of the server's, once. Dropped without an answer, it refuses.
-pub(crate) struct ReplySender(Option<Box<dyn FnOnce(ClientAnswer, Option<Counting>) + Send + Sync>>);
+pub(crate) struct ReplySender(Option<Box<SendCounted>>);
 
 impl ReplySender {
     pub(crate) fn new(send: impl FnOnce(ClientAnswer, Option<Counting>) + Send + Sync + 'static) -> Self {

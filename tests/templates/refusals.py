@@ -112,9 +112,9 @@ def check_refused(lab) -> "list[str]":
         (["-m", "probe_server", "x"], {"cwd": harmless}, None),
         (["-m", "json.tool"], {}, "not for"),
         ([no_file], {}, "not for"),
-        (["-u", "-m", "probe_server"], {}, "is started"),
+        (["-u", "-m", "probe_server"], {}, "flags"),
         (["-c", "1"], {}, "is started"),
-        (["-m"], {}, "no module"),
+        (["-m"], {}, "is started"),
         (["-m", "probe_server", "x"], {"stderr": null}, "no pipe"),
         (["-m", "probe_server", "x"], {}, None),
     ]

@@ -56,7 +56,9 @@ fn allow(context: &Context<'_>, env: &Env) -> Result<(), Error> {
     if !ui.json && look.standing != Standing::Own {
         // All of it is to be looked at.
         look.started.iter_mut().for_each(|started| started.is_new = true);
-        news_rows(&look).iter().for_each(|row| Ui::data_as_written(row));
+        for row in news_rows(&look) {
+            Ui::data_as_written(&row);
+        }
     }
     look.remember(TrustedBy::Allowed)?;
     let starts: Vec<_> =

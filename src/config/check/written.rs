@@ -111,7 +111,7 @@ pub(crate) fn written_origin(url: &str) -> String {
     let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     // Of a name and a password only the variables: one that holds a `/` would end them.
-    let user: String = vars::marks(user).map(|mark| format!("{mark}@")).collect();
+    let user: String = vars::marks(user).flat_map(|mark| [mark, "@".to_owned()]).collect();
     let between = if scheme.is_empty() { "" } else { "://" };
     vars::unmarked(&format!("{scheme}{between}{user}{host}"), &variables)
 }

@@ -173,7 +173,7 @@ class Start:
             letters = word()
             if not letters.startswith(b"-"):
                 return flags, "script", letters
-            if letters == b"-" or letters.startswith(b"--"):
+            if letters[1:2] in (b"", b"-", b"c"):
                 raise Refusal("neither a module nor a script is started")
             for at in range(1, len(letters)):
                 letter, rest = letters[at : at + 1], letters[at + 1 :]

@@ -221,7 +221,9 @@ fn a_helper_that_is_not_dumpable_is_named_and_ended() {
     let guard = parent(server).unwrap();
     let all = [owner.id(), parent(guard).unwrap(), guard];
     for kind in ["STOP", "KILL"] {
-        all.iter().for_each(|pid| signal(kind, *pid));
+        for pid in &all {
+            signal(kind, *pid);
+        }
     }
     owner.wait().unwrap();
     wait_for("the end of the server", || !is_running(server));
