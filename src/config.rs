@@ -100,7 +100,7 @@ pub struct Config {
     /// Every file that has a say in it: the file itself, imported files and env files, whether they could be
     /// read or not.
     pub files: Vec<PathBuf>,
-    /// Those of them that are env files, each with the variables in it that decide what is started.
+    /// The env files among them, each with the variables in it that decide what is started.
     pub(crate) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,

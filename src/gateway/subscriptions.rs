@@ -115,7 +115,7 @@ impl Subscriptions {
     /// One more request of a client listens to what it knows by `name`.
     fn hold(&self, client: u64, name: &str) {
         let mut all = lock(&self.0);
-        if let Some(named) = all.clients.get_mut(&client).and_then(|names| names.get_mut(name)) {
+        if let Some(named) = all.named(client, name) {
             named.listeners += 1;
         }
     }
@@ -123,7 +123,7 @@ impl Subscriptions {
     /// A request listens no more to what is watched on.
     fn let_go(&self, client: u64, name: &str) {
         let mut all = lock(&self.0);
-        if let Some(named) = all.clients.get_mut(&client).and_then(|names| names.get_mut(name)) {
+        if let Some(named) = all.named(client, name) {
             named.listeners = named.listeners.saturating_sub(1);
         }
         all.tidy(client, name);

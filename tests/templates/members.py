@@ -16,10 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from public import install
+from public import check_each, install
 from zygote import CODE, ask, normal_start, until_ready
 
-HERE = Path(__file__).resolve().parent
 FOLDER = "TOOLCRIB_MEMBERS"  # A variable. The names of our own marks are no part of what is compared.
 DUMP = """
 import os, signal
@@ -31,7 +30,7 @@ def dump(*_):
     exec(compile(open(code).read(), code, "exec"), names)
     names["gc"] = type("gc", (), {**vars(names["gc"]), "get_freeze_count": int})  # That of a fork is not 0.
     state = {key: re.sub("0x[0-9a-f]+", "", repr(value)) for key, value in {**names["settings"](), **names["far_settings"]()}.items()}
-    told = {"modules": names["told_modules"](set()), "state": state, "python": sorted(set(names["STARTUP_MODULES"]))}
+    told = {"modules": names["told_modules"](), "state": state, "python": sorted(set(names["STARTUP_MODULES"]))}
     path = os.path.join(os.environ["TOOLCRIB_MEMBERS"], str(os.getpid()))
     with open(path + ".new", "w") as file:
         json.dump(told, file)
@@ -145,22 +144,5 @@ def check(folder, package, words):
     return environment.name, "WRONG" if found else "equal", "; ".join([about, *found[:10]])
 
 
-def main(folder, *names):
-    folder = Path(folder).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    wrong = 0
-    for line in (HERE / "public.txt").read_text().splitlines():
-        package, *words = line.split()
-        if line.startswith("#") or names and package.split("==")[0] not in names:
-            continue
-        try:
-            row = check(folder, package, words)
-        except Exception as error:
-            row = package, "?", repr(error)[:300]
-        wrong += row[1] == "WRONG"
-        print("{:<32} {:<16} {}".format(*row), flush=True)
-    return wrong > 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(check_each(check, 16, *sys.argv[1:]))

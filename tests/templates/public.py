@@ -110,7 +110,8 @@ def check(folder, package, words):
     return name, f"{len(seen['off'])} calls equal", f"{memory['on']} / {memory['off']}; {proof(state)}"
 
 
-def main(folder, *names):
+def check_each(check, width, folder, *names):
+    """Checks each line of public.txt, or those of these names, and says what it came to. Returns whether one is wrong."""
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     wrong = 0
@@ -123,9 +124,9 @@ def main(folder, *names):
         except Exception as error:
             row = package, "?", repr(error)[:300]
         wrong += row[1] == "WRONG"
-        print("{:<32} {:<20} {}".format(*row), flush=True)
+        print("{:<32} {:<{width}} {}".format(*row, width=width), flush=True)
     return wrong > 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(check_each(check, 20, *sys.argv[1:]))

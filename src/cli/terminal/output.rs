@@ -28,19 +28,23 @@ pub(crate) fn hidden(text: &str) -> Cow<'_, str> {
 
 /// `text` as a terminal may be given it: no secrets, and control characters as escapes.
 pub(crate) fn printable(text: &str) -> String {
-    escaped(&hidden(text), |letter, shown| shown.extend(letter.escape_default()))
+    visible(&hidden(text))
 }
 
-/// The same in one line.
+/// `text` with control characters as escapes.
+fn visible(text: &str) -> String {
+    escaped(text, |letter, shown| shown.extend(letter.escape_default()))
+}
+
+/// `text` as [`printable`] has it, in one line.
 pub(crate) fn one_line(text: &str) -> String {
-    printable(text).replace('\r', "\\r").replace('\n', "\\n")
+    whole_line(&hidden(text))
 }
 
-/// What is written in a file, and no secret of whoever reads it, in one line: all of it is shown. Who writes the file does not decide by
-/// it what is hidden.
+/// Text of a file as a terminal may be given it, in one line. All of it is shown: who writes the file does not decide what is hidden,
+/// and no secret of the reader may be in it.
 pub(crate) fn whole_line(text: &str) -> String {
-    let shown = escaped(text, |letter, shown| shown.extend(letter.escape_default()));
-    shown.replace('\r', "\\r").replace('\n', "\\n")
+    visible(text).replace('\r', "\\r").replace('\n', "\\n")
 }
 
 /// A JSON document as a terminal may be given it. It stays the same document but for its secrets.
@@ -52,7 +56,7 @@ pub(crate) fn json(document: String) -> String {
     whole_json(&document)
 }
 
-/// The same for a document without a secret, of which all is shown.
+/// A JSON document without secrets as a terminal may be given it: all of it is shown.
 pub(crate) fn whole_json(document: &str) -> String {
     escaped(document, |letter, shown| {
         for unit in letter.encode_utf16(&mut [0; 2]) {

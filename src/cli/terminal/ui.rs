@@ -101,7 +101,11 @@ impl Ui {
     }
 
     fn line(style: Style, verb: &str, text: &str) {
-        let text = indented(text, VERB);
+        Self::line_as_written(style, verb, output::printable(text));
+    }
+
+    fn line_as_written(style: Style, verb: &str, text: String) {
+        let text = fitted(text, VERB);
         eprintln!("{style}{verb:>12}{style:#} {text}");
     }
 
@@ -120,11 +124,11 @@ impl Ui {
         }
     }
 
-    /// The same for what a file says: its lines are shown as they are, and must be [`output::whole_line`]s.
+    /// As [`Ui::request`], of what a file says: its lines are shown as they are, and must be [`output::whole_line`]s.
     pub(crate) fn request_as_written(&self, verb: &str, text: &str, document: &serde_json::Value) {
         match self.json {
             true => eprintln!("{}", output::whole_json(&document.to_string())),
-            false => eprintln!("{GOOD}{verb:>12}{GOOD:#} {}", fitted(text.to_owned(), VERB)),
+            false => Self::line_as_written(GOOD, verb, text.to_owned()),
         }
     }
 
@@ -159,7 +163,7 @@ impl Ui {
         println!("{text}");
     }
 
-    /// The same as a JSON document, without a secret in it.
+    /// A JSON document as [`Ui::json`] has it, but without secrets, so that all of it is shown.
     pub(crate) fn json_as_written(document: &serde_json::Value) {
         println!("{}", output::whole_json(&document.to_string()));
     }

@@ -40,7 +40,7 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) secrets: Vec<String>,
     /// Files that were read, or could not be.
     pub(in crate::config) files: Vec<PathBuf>,
-    /// Those of them that are env files, each with the variables in it that decide what is started.
+    /// The env files among them, each with the variables in it that decide what is started.
     pub(in crate::config) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,

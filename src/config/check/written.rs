@@ -24,7 +24,7 @@ pub(crate) struct AsWritten {
     pub(crate) cwd: Option<String>,
     /// The address.
     pub(crate) url: Option<String>,
-    /// Where a login is.
+    /// The address of the login.
     pub(crate) issuer: Option<String>,
     /// The rest that decides what is started or asked, which is not shown.
     pub(crate) rest: Vec<String>,

@@ -20,7 +20,7 @@ use crate::{
 
 /// How deep defaults may hold variables with defaults.
 const MAX_DEPTH: usize = 16;
-/// What stands around the number of a variable in a text that is [`marked`].
+/// The letter around the number of a variable in a text that is [`marked`].
 const MARK: char = '\0';
 
 /// Where variables are looked up for one server or table, and what was found there.

@@ -54,6 +54,10 @@ pub(super) enum Change {
 }
 
 impl All {
+    pub(super) fn named(&mut self, client: u64, name: &str) -> Option<&mut Named> {
+        self.clients.get_mut(&client)?.get_mut(name)
+    }
+
     pub(super) fn remove(&mut self, of: &Upstream, client: u64, uri: &str) -> Change {
         let Some(watched) = self.servers.get_mut(of) else { return Change::None };
         let Some(clients) = watched.uris.get_mut(uri) else { return Change::None };
@@ -65,9 +69,7 @@ impl All {
         if watched.uris.is_empty() {
             self.servers.remove(of);
         }
-        if let Some(names) = self.clients.get_mut(&client)
-            && let Some(named) = names.get_mut(&name)
-        {
+        if let Some(named) = self.named(client, &name) {
             named.at.retain(|(at, known)| at != of || known != uri);
             self.tidy(client, &name);
         }

@@ -38,7 +38,6 @@ class Watch:
         self.not_found: "set[str]" = set()  # Top-level modules that imports have looked for.
         self.seeded: list = []  # Random generators with a seed of their own.
         self.seeds: "list[tuple[str, str]]" = []  # Of these, each with the module that has made it.
-        self.drawing: "set[str]" = set()  # Modules that have drawn numbers by chance.
         self.uuids: list = []  # That were made by chance, each with the module that asked.
         self.renewed: "list[tuple[dict, str, object]]" = []  # Names that have one of them: each server gets others.
         self._wanted = ""
@@ -79,9 +78,9 @@ class Watch:
             self.skipped[module] = "left out"
             return
         self._wanted = module
-        known, self._loaded = dict(sys.modules), set()
+        before, self._loaded = dict(sys.modules), set()
         self._attributes.begin()
-        before, seeds, variables = set(known), len(self.seeds), environment_now()
+        seeds, variables = len(self.seeds), environment_now()
         try:
             found = importlib.import_module(module)
             if name:
@@ -95,12 +94,12 @@ class Watch:
         # What is set for a while, and then as it was, is seen by nobody else.
         for name in sorted({variable.partition(b"=")[0] for variable in variables ^ environment_now()}):
             self.blame_change(f"set or removed the variable {os.fsdecode(name)}", [self.set_by.get(name, module)])
-        if self.is_new and (set(sys.modules) != before or module in self.skipped):
+        if self.is_new and (sys.modules.keys() != before.keys() or module in self.skipped):
             self._check_far(module)
         if self.is_new and module not in self.skipped:
-            self._check_modules(module, known, self._loaded)
+            self._check_modules(module, before, self._loaded)
 
-    def _roll_back(self, name: str, before: "set[str]") -> None:
+    def _roll_back(self, name: str, before: dict) -> None:
         """Forgets what a failed import has loaded: half a package would be found by the server."""
         added = [module for module in sys.modules if module not in before and not is_stdlib(module)]
         for module in added:
@@ -370,20 +369,24 @@ def put_back_in(holder, kept: "dict[int, object]") -> None:
         fields = getattr(holder, "__dict__", None)
         if type(fields) is dict:
             put_back_in(fields, kept)
-        for kind in type(holder).__mro__:
-            for member in vars(kind).values():
-                if type(member) is types.MemberDescriptorType and kind.__module__ != "builtins":
-                    value = member.__get__(holder, None) if is_set(member, holder) else None
-                    if id(value) in kept:
-                        member.__set__(holder, kept[id(value)])
+        for _, member, value in slots_of(holder):
+            if id(value) in kept:
+                member.__set__(holder, kept[id(value)])
 
 
-def is_set(member, holder) -> bool:
-    try:
-        member.__get__(holder)
-        return True
-    except AttributeError:
-        return False
+def slots_of(holder) -> "list[tuple[str, object, object]]":
+    """What an object keeps in the `__slots__` of its classes: names, the slots, and their values."""
+    slots = [
+        (name, member) for kind in type(holder).__mro__ if kind.__module__ != "builtins"
+        for name, member in vars(kind).items() if type(member) is types.MemberDescriptorType
+    ]  # fmt: skip
+    found = []
+    for name, member in slots:
+        try:
+            found.append((name, member, member.__get__(holder)))
+        except AttributeError:
+            pass  # It is not set.
+    return found
 
 
 def renew_values(renewed: "list[tuple[dict, str, object]]") -> None:

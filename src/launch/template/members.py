@@ -46,8 +46,8 @@ def areas_now() -> "list[tuple[int, int]]":
 class Members:
     """Tells the constants of modules, each name in a hash."""
 
-    def __init__(self, exact: "set[str]"):
-        self.areas, self.exact = areas_now(), exact
+    def __init__(self):
+        self.areas = areas_now()
         # Of which each server gets its own.
         self.own = [os.environ, os.environb, sys.argv, getattr(sys, "orig_argv", None), getattr(sys.modules.get("linecache"), "cache", None)]
 
@@ -102,9 +102,9 @@ class Members:
             return b"own"
         self.left -= 1
         depth += 1
-        if kind in (tuple, collections.deque) or (kind is list and self.module in self.exact):
+        if kind in (tuple, collections.deque):
             return b"(" + b",".join([self._tell(part, depth) for part in list(value)]) + b")"
-        if kind in (list, set, frozenset):  # The order of a list may be that of a set, where nothing was drawn by chance.
+        if kind in (list, set, frozenset):  # The order of a list may be that of a set.
             return b"[" + b",".join(sorted([self._tell(part, depth) for part in list(value)])) + b"]"
         if issubclass(kind, (dict, types.MappingProxyType)):
             return self._table(value, depth) + self._fields(value, depth)
@@ -184,15 +184,9 @@ class Members:
                 told.append(self._table({name: part for name, part in fields.items() if not is_kept_hash(name, part)}, depth))
         except (AttributeError, TypeError):
             pass
-        for kind in type(value).__mro__:
-            for name, member in vars(kind).items():
-                if type(member) is types.MemberDescriptorType and kind.__module__ != "builtins" and not NOT_COMPARED.fullmatch(name):
-                    try:
-                        part = member.__get__(value)
-                    except AttributeError:
-                        continue  # It is not set.
-                    if not is_kept_hash(name, part):
-                        told.append(name.encode() + b"=" + self._tell(part, depth))
+        for name, _, part in slots_of(value):
+            if not NOT_COMPARED.fullmatch(name) and not is_kept_hash(name, part):
+                told.append(name.encode() + b"=" + self._tell(part, depth))
         return b"".join(told)
 
 
@@ -217,8 +211,8 @@ def hash_of(told: bytes) -> str:
     return sha512(told).hexdigest()[:16]
 
 
-def told_modules(exact: "set[str]") -> "dict[str, dict[str, str]]":
-    members = Members(exact)
+def told_modules() -> "dict[str, dict[str, str]]":
+    members = Members()
     names = [name for name in list(sys.modules) if name not in STARTUP_MODULES and not is_stdlib(name)]
     return {name: members.of(name) for name in names}
 
@@ -249,7 +243,7 @@ def witness(plan: dict) -> None:
                 pass  # It is missing then.
         random.Random.seed = seed
         told["seeds"] = [seed for _, seed in seeds]
-    told["modules"] = told_modules(set(plan["exact"]))
+    told["modules"] = told_modules()
     data = json.dumps(told).encode()
     while data:
         data = data[os.write(output, data) :]
@@ -275,8 +269,7 @@ class Witness:
 
     def __init__(self, template: "Template", imported: list, watched: bool):
         self.watched = watched
-        exact = sorted(template.watch.drawing)
-        plan = json.dumps({"witness": imported, "watched": watched, "exact": exact, "parent": os.getpid()})
+        plan = json.dumps({"witness": imported, "watched": watched, "parent": os.getpid()})
         self.read, write = os.pipe()
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1),
@@ -313,7 +306,7 @@ def compared(template: "Template") -> "list[tuple[str, list[str]]]":
     todo = [(watch.imported, False)]
     todo += [(order_of([entry], watch.cuts), True) for entry in template.more]
     renewed = {*RENEWED, *((names["__name__"], name) for names, name, _ in watch.renewed)}
-    own, found = told_modules(watch.drawing), []
+    own, found = told_modules(), []
     while todo:
         count = len(os.sched_getaffinity(0))
         some, todo = todo[:count], todo[count:]
@@ -323,13 +316,13 @@ def compared(template: "Template") -> "list[tuple[str, list[str]]]":
                 found.append(("what it imports could not be compared with another import", []))
                 continue
             found += [(what, names) for what, names in told["cuts"]]
-            found += differences(own, told["modules"], watch.drawing, renewed, one.watched)
+            found += differences(own, told["modules"], renewed, one.watched)
             if not one.watched:
                 found += seeds_that_differ(watch.seeds, told["seeds"])
     return found
 
 
-def differences(own: dict, others: dict, exact: "set[str]", renewed: "set[tuple[str, str]]", has_more: bool) -> "list[tuple[str, list[str]]]":
+def differences(own: dict, others: dict, renewed: "set[tuple[str, str]]", has_more: bool) -> "list[tuple[str, list[str]]]":
     """`has_more`: the other process has imported more, so that modules may have more names."""
     found = []
     for module, names in own.items():
@@ -342,7 +335,7 @@ def differences(own: dict, others: dict, exact: "set[str]", renewed: "set[tuple[
         if differing:
             # One of several that are here, too: what a set has first or last.
             parts: "set[str]" = set()
-            Members(exact).of(module, parts)
+            Members().of(module, parts)
             differing = [name for name in differing if other.get(name) not in parts]
         if differing:
             found.append((f"the import of {module} makes a value that differs from start to start: {', '.join(differing[:3])}", [module]))

@@ -12,6 +12,12 @@ async fn until_it_sleeps(pid: impl std::fmt::Display) {
     }
 }
 
+async fn until_ended(pid: impl std::fmt::Display) {
+    while Stat::of(&pid).is_some_and(|stat| !stat.is_zombie()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[toolcrib_testing::requires(setpriv)]
 #[tokio::test]
 async fn a_server_that_outlives_its_guard_is_ended() {
@@ -30,9 +36,7 @@ async fn a_server_that_outlives_its_guard_is_ended() {
         } else {
             drop(process);
         }
-        while Stat::of(server).is_some_and(|stat| !stat.is_zombie()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_ended(server).await;
         until_gone(&kin).await;
     }
 }
@@ -52,9 +56,7 @@ async fn unmarked_processes_end_after_a_killed_guard() {
         } else {
             drop(process);
         }
-        while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_ended(helper).await;
         // New guards can be started as before.
         let (process, mut pipes) = spawn("echo up; cat", &kin).await;
         assert_eq!(line(&mut pipes.reader).await, "up");
@@ -90,9 +92,7 @@ async fn unmarked_processes_end_without_guard_and_zygote() {
         } else {
             drop(process);
         }
-        while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_ended(helper).await;
         assert!(Stat::of(kept).is_some_and(|stat| !stat.is_zombie()));
         other.stop(SHORT).await;
         assert!(Stat::of(kept).is_none_or(|stat| stat.is_zombie()));
@@ -109,9 +109,7 @@ async fn orphans_of_a_killed_guard_end_with_its_manager() {
     kill_process(Pid::from_raw(process.root().cast_signed()).unwrap(), Signal::KILL).unwrap();
     // From here on no guard can be requested.
     kin.end().await;
-    while Stat::of(helper).is_some_and(|stat| !stat.is_zombie()) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_ended(helper).await;
     drop(process);
     until_gone(&kin).await;
 }
