@@ -28,6 +28,8 @@ mod check;
 mod conversion;
 mod fingerprint;
 mod lock;
+#[cfg(feature = "daemon")]
+mod mending;
 #[cfg(feature = "schema")]
 mod mismatch;
 mod search;
@@ -208,17 +210,6 @@ impl CatalogEntry {
             let verdict = check.on_thread(Arc::clone(&arguments), threads).await;
             self.checked(verdict, arguments.as_object(), &mut Comparisons::default())
         })))
-    }
-
-    /// Whether it was found out that arguments fit the schema.
-    #[cfg(feature = "daemon")]
-    async fn is_found_to_fit(&self, arguments: &Map<String, Value>, threads: &CheckThreads) -> bool {
-        let arguments = Arc::new(Value::Object(arguments.clone()));
-        let verdict = match self.check.at_once(&arguments) {
-            Some(verdict) => verdict,
-            None => Arc::clone(&self.check).on_thread(arguments, threads).await,
-        };
-        verdict == Ok(true)
     }
 
     fn checked(

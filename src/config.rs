@@ -84,6 +84,7 @@ pub use values::pattern::NamePattern;
 pub use values::price::TokenPrice;
 pub use values::renames::ToolRenames;
 pub use values::reuse::*;
+pub(crate) use values::rules::Look;
 pub use values::rules::{DenyRule, Fallback, FallbackWhen};
 pub use values::run::RunConfig;
 pub use values::server::*;

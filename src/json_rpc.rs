@@ -19,8 +19,11 @@ pub(crate) use self::tree::{repeated_name, tree_size};
 #[cfg(feature = "daemon")]
 const MEMBER: usize = 160;
 
+/// Members of one object that are told apart. The objects of the protocol have a few dozen.
+pub(crate) const MAX_MEMBERS: usize = 10_000;
+
 /// A JSON object with its members in their order, each as it was written.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct RawObject(IndexMap<String, Box<RawValue>>);
 
@@ -29,7 +32,7 @@ impl RawObject {
     /// it.
     ///
     /// # Errors
-    /// It is not an object.
+    /// It is not an object, or has too many members.
     pub(crate) fn parse(raw: Option<&RawValue>) -> serde_json::Result<Self> {
         match raw.map(RawValue::get) {
             None | Some("null") => Ok(Self::default()),
@@ -96,6 +99,33 @@ impl RawObject {
 
     pub(crate) fn into_raw(self) -> Box<RawValue> {
         raw(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor).map(Self)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = IndexMap<String, Box<RawValue>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = IndexMap::new();
+        while let Some((name, value)) = map.next_entry()? {
+            members.insert(name, value);
+            if members.len() > MAX_MEMBERS {
+                return Err(A::Error::custom(format_args!("an object with more than {MAX_MEMBERS} members")));
+            }
+        }
+        Ok(members)
     }
 }
 
@@ -260,5 +290,15 @@ mod tests {
         }
         let raw = RawValue::from_string("[1]".to_owned()).unwrap();
         assert!(RawObject::parse(Some(&raw)).is_err());
+    }
+
+    #[test]
+    fn an_object_has_a_bounded_number_of_members() {
+        let of = |members: usize| {
+            let members: Vec<String> = (0..members).map(|number| format!("\"k{number}\":1")).collect();
+            RawObject::parse(Some(&RawValue::from_string(format!("{{{}}}", members.join(","))).unwrap()))
+        };
+        assert!(of(MAX_MEMBERS).is_ok());
+        assert!(of(MAX_MEMBERS + 1).unwrap_err().to_string().contains("more than 10000 members"));
     }
 }

@@ -128,6 +128,7 @@ pub mod http;
 #[cfg(feature = "install")]
 pub mod install;
 mod json_rpc;
+mod large;
 mod launch;
 mod limit;
 #[cfg(feature = "agents")]

@@ -13,6 +13,7 @@
 
 mod call;
 mod call_options;
+mod call_rules;
 mod connect;
 mod event;
 mod forward;

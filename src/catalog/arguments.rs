@@ -3,16 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::CatalogEntry;
-#[cfg(feature = "daemon")]
-use super::CheckThreads;
-#[cfg(feature = "daemon")]
-use crate::config::ArgumentCheck;
 use crate::error::{Comparisons, Error, Result};
 
 /// Names of arguments that are listed at most, and arguments without a place that are looked into.
 const LISTED: usize = 20;
-/// Arguments that are `null`, of one call: with more of them none is left out.
-const MOST_NULLS: usize = 32;
 /// Bytes of the names that a wrong one is compared with.
 const LONGEST_NAME: usize = 256;
 
@@ -75,60 +69,6 @@ impl CatalogEntry {
         }
         problems.push(self.takes());
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
-    }
-
-    /// `arguments` that fit the schema once texts are read as it wants them, or once those are left out that are `null` and need
-    /// not be there. `None`: neither is so, or nothing is to be converted.
-    #[cfg(feature = "daemon")]
-    pub(crate) async fn made_to_fit(
-        &self,
-        arguments: &Map<String, Value>,
-        threads: &CheckThreads,
-    ) -> Option<Map<String, Value>> {
-        if self.checked == ArgumentCheck::Refuse {
-            return self.without_nulls(arguments, threads).await;
-        }
-        let (converted, done) = self.converted(arguments);
-        match !done.is_empty() && self.is_found_to_fit(&converted, threads).await {
-            true => Some(converted),
-            false => self.without_nulls(&converted, threads).await,
-        }
-    }
-
-    /// `arguments` that fit the schema once those are left out that are `null`, may be left out, and may not be `null`.
-    /// `None`: it is not that which is wrong with them, or that was not found out.
-    #[cfg(feature = "daemon")]
-    async fn without_nulls(
-        &self,
-        arguments: &Map<String, Value>,
-        threads: &CheckThreads,
-    ) -> Option<Map<String, Value>> {
-        let required = self.tool.input_schema.get("required").and_then(Value::as_array);
-        let needed = |name: &str| required.is_some_and(|list| list.iter().any(|entry| entry == name));
-        let without = |dropped: &[&String]| -> Map<String, Value> {
-            let kept = arguments.iter().filter(|(name, _)| !dropped.contains(name));
-            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
-        let nulls = arguments.iter().filter(|(name, value)| value.is_null() && !needed(name));
-        let mut dropped: Vec<&String> = nulls.map(|(name, _)| name).take(MOST_NULLS + 1).collect();
-        if dropped.is_empty() || dropped.len() > MOST_NULLS {
-            return None;
-        }
-        let mut fitting = without(&dropped);
-        if !self.is_found_to_fit(&fitting, threads).await {
-            return None;
-        }
-        // As many as possible stay, as far as that is found out in a moment.
-        for name in dropped.clone() {
-            let fewer: Vec<&String> = dropped.iter().copied().filter(|dropped| *dropped != name).collect();
-            let more = Value::Object(without(&fewer));
-            if self.check.at_once(&more) == Some(Ok(true))
-                && let Value::Object(more) = more
-            {
-                (dropped, fitting) = (fewer, more);
-            }
-        }
-        Some(fitting)
     }
 
     /// What arguments without a place in the schema were probably to be called.

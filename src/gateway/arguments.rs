@@ -7,7 +7,13 @@ use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 
 use super::budget::{Budget, BudgetFull, Held};
-use crate::json_rpc::{RawObject, repeated_name, tree_size};
+use crate::{
+    json_rpc::{RawObject, repeated_name, tree_size},
+    large::drop_beside,
+};
+
+/// Bytes of a tree that is dropped at once.
+const OF_SMALL: usize = 1 << 20;
 
 /// Arguments as values.
 pub(super) struct Arguments {
@@ -66,6 +72,15 @@ impl Arguments {
     pub(super) fn make_room(&mut self) -> Result<(), BudgetFull> {
         let size = self.held.bytes();
         self.held.grow(2 * size)
+    }
+}
+
+impl Drop for Arguments {
+    /// A large tree takes long to take apart.
+    fn drop(&mut self) {
+        if self.held.bytes() > OF_SMALL {
+            drop_beside((std::mem::take(&mut self.values), self.held.take_all()));
+        }
     }
 }
 

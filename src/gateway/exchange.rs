@@ -4,18 +4,20 @@ use std::{sync::Arc, time::Instant};
 
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Value, json, value::RawValue};
-use tokio::sync::mpsc;
 
 use super::{
     activity::{Asked, Outcome, shown},
     bridge::{InputRequired, LogLevel, MAX_ROUNDS, translated},
+    budget::REFUSED,
     client::{Client, RequestContext, lock},
+    held::Questions,
     hello::meta_key,
     introduction::Introduction,
     listed::lines,
     log_levels::{RequestLog, place_of},
     results::{as_promised, readable},
     router::{Exchange, ReplyTarget},
+    shapes::Faults,
     tasks::TaskNews,
 };
 use crate::{
@@ -23,9 +25,8 @@ use crate::{
     config::Scope,
     error::{Error, ErrorCode as Code},
     json_rpc::{self, RawObject},
-    session::{
-        ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, ServerRequest, Session,
-    },
+    large::{LARGE, WhoseWork, beside},
+    session::{ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, Session},
     tool::ServerName,
 };
 
@@ -74,9 +75,23 @@ impl RequestContext<'_> {
             }
             _ => self.under_way(target, log, None).send(&outgoing).await,
         };
-        let mut answer = translated(answer, &method, server_era, client_era);
-        if self.endpoint.only.is_none() {
-            answer = answer.map(|result| self.readable(&server, &method, called.as_deref(), result));
+        let fitting = Fitting {
+            method: method.clone(),
+            server_era,
+            client_era,
+            is_merged: self.endpoint.only.is_none(),
+        };
+        let (answer, faults) = match answer {
+            Ok(result) if result.get().len() > LARGE => {
+                let length = result.get().len();
+                Box::pin(self.beside(length, move || fitting.fit(Ok(result)))).await?
+            }
+            answer => fitting.fit(answer),
+        };
+        if let Some(faults) = faults {
+            let what = called.as_deref().map_or(&*method, |entry| &entry.tool.name);
+            let lines = lines(("result of", what), faults.found, true);
+            self.client.gateway.faults().found(&server, &method, &lines);
         }
         let mut result = answer?;
         if let Some(most) =
@@ -87,25 +102,26 @@ impl RequestContext<'_> {
         if !result.get().starts_with('{') {
             return Err(no_object(&server, &method, &result));
         }
-        Ok(match &called {
-            Some(entry) => as_promised(entry, result, client_era),
-            None => result,
-        })
+        match called {
+            Some(entry) if result.get().len() > LARGE => {
+                let length = result.get().len();
+                Box::pin(self.beside(length, move || as_promised(&entry, result, client_era))).await
+            }
+            Some(entry) => Ok(as_promised(&entry, result, client_era)),
+            None => Ok(result),
+        }
     }
 
-    /// A result as every client can read it.
-    fn readable(
+    /// Does work on so many bytes at the turn of who asks.
+    ///
+    /// # Errors
+    /// Too much waits.
+    pub(super) async fn beside<T: Send + 'static>(
         &self,
-        server: &ServerName,
-        method: &str,
-        called: Option<&CatalogEntry>,
-        result: Box<RawValue>,
-    ) -> Box<RawValue> {
-        let Some((readable, faults)) = readable(method, &result, self.speaker.era) else { return result };
-        let what = called.map_or(method, |entry| &entry.tool.name);
-        let lines = lines(("result of", what), faults.found, true);
-        self.client.gateway.faults().found(server, method, &lines);
-        readable
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ErrorData> {
+        beside(self.whose(), bytes, work).await.map_err(|why| ErrorData::new(REFUSED, why.to_string(), None))
     }
 
     /// The log messages that belong to a request. A server of the old era has the level for them from here on.
@@ -151,14 +167,20 @@ impl RequestContext<'_> {
         }
     }
 
+    /// Who takes turns with others for what is large: those who share a budget are one.
+    pub(super) fn whose(&self) -> WhoseWork {
+        WhoseWork::of(&self.endpoint.budget)
+    }
+
     pub(super) fn under_way(
         &self,
         target: Arc<ReplyTarget>,
         log: RequestLog,
-        held: Option<mpsc::UnboundedSender<ServerRequest>>,
+        held: Option<Questions>,
     ) -> RequestUnderWay {
-        let (client, speaker) = (self.client.clone(), self.speaker.clone());
-        RequestUnderWay { client, speaker, target, log, held, reads_servers: self.endpoint.reads_servers() }
+        let (client, speaker, whose) = (self.client.clone(), self.speaker.clone(), self.whose());
+        let reads_servers = self.endpoint.reads_servers();
+        RequestUnderWay { client, speaker, target, log, held, reads_servers, whose }
     }
 
     /// Sends a request again and again with the input that the server asks for.
@@ -180,14 +202,38 @@ impl RequestContext<'_> {
     }
 }
 
+/// What makes the answer of a server one for its client.
+struct Fitting {
+    method: String,
+    server_era: Era,
+    client_era: Era,
+    /// At the endpoint of all servers.
+    is_merged: bool,
+}
+
+impl Fitting {
+    /// The answer as the client can read it, with what did not fit.
+    fn fit(&self, answer: ClientAnswer) -> (ClientAnswer, Option<Faults>) {
+        let answer = translated(answer, &self.method, self.server_era, self.client_era);
+        match answer {
+            Ok(result) if self.is_merged => match readable(&self.method, &result, self.client_era) {
+                Some((readable, faults)) => (Ok(readable), Some(faults)),
+                None => (Ok(result), None),
+            },
+            answer => (answer, None),
+        }
+    }
+}
+
 /// Whose request it is, and where goes what belongs to it.
 pub(super) struct RequestUnderWay {
     client: Arc<Client>,
     speaker: Arc<Introduction>,
     target: Arc<ReplyTarget>,
     log: RequestLog,
-    held: Option<mpsc::UnboundedSender<ServerRequest>>,
+    held: Option<Questions>,
     reads_servers: bool,
+    whose: WhoseWork,
 }
 
 impl RequestUnderWay {
@@ -234,6 +280,7 @@ impl RequestUnderWay {
             limit: (method == "tasks/result").then(|| session.max_call_time()),
             progress: Some(&progress),
             exchange: entry.number,
+            whose: self.whose,
         };
         let due = &self.client.gateway.0.due_answers;
         let awaited = due.begin();

@@ -10,7 +10,7 @@ use std::{
 use rmcp::model::ErrorData;
 use serde_json::{json, value::RawValue};
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -33,8 +33,11 @@ const HELD_FOR: Duration = Duration::from_secs(600);
 /// Requests of all clients that wait, and of one. The oldest one of the client makes room, or of the owner who has most.
 const MAX_HELD: usize = 1024;
 const MAX_OF_ONE: usize = 64;
-/// Requests that a server sends so soon after one another go into the same result.
+/// Requests that a server sends so soon after one another go into the same result, until this long after the first one.
 const GATHER: Duration = Duration::from_millis(25);
+const GATHER_ALL: Duration = Duration::from_millis(250);
+/// Requests of a server that one result holds, and as many again may wait for the next one. More are refused.
+const MAX_ASKED: usize = 64;
 
 /// The requests that wait, by their states.
 #[derive(Default)]
@@ -50,15 +53,50 @@ struct HeldRequest {
     since: Instant,
     rounds: usize,
     /// What the server waits for, by our own keys.
-    open: Vec<(String, ServerRequest)>,
+    open: Vec<(String, CountedRequest)>,
     running: RunningRequest,
 }
 
 /// A request under way that survives the end of its client's request.
 struct RunningRequest {
     target: Arc<ReplyTarget>,
-    asked: mpsc::UnboundedReceiver<ServerRequest>,
+    asked: mpsc::Receiver<CountedRequest>,
     answer: AbortOnDropHandle<(ClientAnswer, Held)>,
+}
+
+/// A request of a server, and what it takes of the budget of the client until that has answered.
+struct CountedRequest {
+    request: ServerRequest,
+    _held: Held,
+}
+
+/// Takes the requests of a server during a request of a client that cannot be sent any.
+#[derive(Clone)]
+pub(super) struct Questions {
+    sender: mpsc::Sender<CountedRequest>,
+    budget: Arc<Budget>,
+}
+
+impl Questions {
+    fn new(budget: &Arc<Budget>) -> (Self, mpsc::Receiver<CountedRequest>) {
+        let (sender, asked) = mpsc::channel(MAX_ASKED);
+        (Self { sender, budget: budget.clone() }, asked)
+    }
+
+    /// Takes one, or says to the server why not.
+    pub(super) fn ask(&self, request: ServerRequest) {
+        let length = request.method.len() + request.params.as_ref().map_or(0, |params| params.get().len());
+        let held = match self.budget.take(OF_REQUEST + length) {
+            Ok(held) => held,
+            Err(full) => return request.reply.send(Err(full.into())),
+        };
+        if let Err(TrySendError::Full(CountedRequest { request, .. })) =
+            self.sender.try_send(CountedRequest { request, _held: held })
+        {
+            let why = format!("the client has {MAX_ASKED} requests to answer already");
+            request.reply.send(Err(ErrorData::internal_error(why, None)));
+        }
+    }
 }
 
 impl HeldRequests {
@@ -139,8 +177,8 @@ impl RequestContext<'_> {
                 held
             }
             None => {
-                let (sender, mut asked) = mpsc::unbounded_channel();
-                let under_way = self.under_way(target.clone(), log, Some(sender));
+                let (questions, mut asked) = Questions::new(&self.endpoint.budget);
+                let under_way = self.under_way(target.clone(), log, Some(questions));
                 // What the server asks outlives the client's request.
                 let budget = self.endpoint.budget.clone();
                 let mut held =
@@ -193,12 +231,16 @@ impl RequestContext<'_> {
                 }
             }
         }
-        while let Ok(Some(request)) = tokio::time::timeout(GATHER, asked.recv()).await {
+        let end = tokio::time::Instant::now() + GATHER_ALL;
+        while held.open.len() < MAX_ASKED
+            && let soon = end.min(tokio::time::Instant::now() + GATHER)
+            && let Ok(Some(request)) = tokio::time::timeout_at(soon, asked.recv()).await
+        {
             let next = key(held.rounds, held.open.len());
             held.open.push((next, request));
         }
         let mut requests = RawObject::default();
-        for (key, request) in &held.open {
+        for (key, CountedRequest { request, .. }) in &held.open {
             let mut asked = RawObject::default();
             asked.write("method", &request.method);
             if let Some(params) = &request.params {
@@ -223,14 +265,14 @@ fn key(round: usize, index: usize) -> String {
 
 /// Gives the server what it waits for; what is missing stays open.
 fn answer_open(
-    open: Vec<(String, ServerRequest)>,
+    open: Vec<(String, CountedRequest)>,
     answers: &RawObject,
     budget: &Arc<Budget>,
-) -> Vec<(String, ServerRequest)> {
+) -> Vec<(String, CountedRequest)> {
     let mut missing = Vec::new();
     for (key, request) in open {
         match answers.get(&key).map(RawValue::to_owned) {
-            Some(answer) => reply(request.reply, Ok(answer), budget),
+            Some(answer) => reply(request.request.reply, Ok(answer), budget),
             None => missing.push((key, request)),
         }
     }
@@ -257,7 +299,7 @@ mod tests {
                 open: Vec::new(),
                 running: RunningRequest {
                     target: ReplyTarget::new(outlet, None),
-                    asked: mpsc::unbounded_channel().1,
+                    asked: mpsc::channel(1).1,
                     answer: AbortOnDropHandle::new(answer),
                 },
             };

@@ -63,6 +63,7 @@ use crate::{
     cancel::CancellationToken,
     config::GatewayConfig,
     http::serve::{Peer, answer, unless_get},
+    large::WhoseWork,
     metrics::metrics_page,
     tool::ServerName,
 };
@@ -329,7 +330,9 @@ impl HttpState {
             (Method::DELETE, false) => self.delete(&question),
             (_, false) => not_allowed("GET, POST, DELETE"),
             (Method::POST, true) if is_messages => match self.read(&question, body).await {
-                Ok(body) => self.posted(question, parts.uri.query().unwrap_or_default(), body),
+                Ok(body) => {
+                    Box::pin(self.posted(question, parts.uri.query().unwrap_or_default(), body)).await
+                }
                 Err(refused) => refused,
             },
             (Method::GET, true) if !is_messages => self.open_sse(question),
@@ -363,7 +366,9 @@ impl HttpState {
             Some(id) => error(StatusCode::BAD_REQUEST, &id, &why),
             None => refusal_of(StatusCode::BAD_REQUEST, &why),
         };
-        let messages = ClientMessage::parse(body.text()).and_then(|all| all.into_iter().collect());
+        let whose = WhoseWork::of(&question.caller.budget);
+        let (body, messages) = ClientMessage::parse_of(body, HeldBody::text, whose).await;
+        let messages = messages.and_then(|all| all.into_iter().collect());
         let mut messages: Vec<ClientMessage> = match messages {
             Ok(messages) => messages,
             Err(why) => return unreadable(why),
@@ -374,7 +379,8 @@ impl HttpState {
         if let Some(refused) = self.as_caller(&question, &mut messages) {
             return refused;
         }
-        let is_batch = body.text().trim_ascii_start().first() == Some(&b'[');
+        let text = body.as_ref().map_or(&[][..], HeldBody::text);
+        let is_batch = text.trim_ascii_start().first() == Some(&b'[');
         if let Err(full) = count(&mut messages, &question.caller.budget) {
             return over_budget(&full);
         }

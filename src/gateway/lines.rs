@@ -12,7 +12,10 @@ use super::{
     message::{self, ClientMessage, Unreadable},
     outlet::{Outlet, OutletReader},
 };
-use crate::process::{Line, LineReader};
+use crate::{
+    large::{LARGE, WhoseWork},
+    process::{Line, LineReader},
+};
 
 /// Bytes that may wait for a client that goes on asking. It is not read from while there are more.
 const MAX_UNREAD: usize = 4 << 20;
@@ -87,7 +90,15 @@ async fn read_messages(client: &Arc<Client>, mut read: LineReader, outlet: &Outl
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let messages = ClientMessage::parse(text).unwrap_or_else(|unreadable| vec![Err(unreadable)]);
+        let messages = match text.len() {
+            0..=LARGE => ClientMessage::parse(text),
+            // Its own requests wait for it, and nobody else's.
+            _ => {
+                let whose = WhoseWork::of(&client.endpoint.budget);
+                ClientMessage::parse_of(text.to_vec(), |text| text, whose).await.1
+            }
+        };
+        let messages = messages.unwrap_or_else(|unreadable| vec![Err(unreadable)]);
         for message in messages {
             match message {
                 Ok(ClientMessage::Request(mut request)) => {

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Faults of one server that are kept and told.
-const MOST_FAULTS: usize = 50;
+pub(super) const MOST_FAULTS: usize = 50;
 /// Faults of all servers that are known to have been told.
 const MOST_TOLD: usize = 5_000;
 /// Letters of a name in a fault.
@@ -39,15 +39,15 @@ pub(super) struct ServerFaults(Mutex<KnownFaults>);
 struct KnownFaults {
     /// Each is told once.
     told: HashSet<(ServerName, String)>,
-    /// Of lists but those of tools, and of results: by their methods.
-    lines: HashMap<(ServerName, String), Vec<String>>,
+    /// Of lists but those of tools, of results and of notifications: by their kinds.
+    lines: HashMap<(ServerName, &'static str), Vec<String>>,
 }
 
 impl ServerFaults {
     /// What a server lists now, or gave as a result of `method`, has these faults. Results are kept with those before.
     pub(super) fn found(&self, server: &ServerName, method: &str, lines: &[String]) {
         let mut known = lock(&self.0);
-        let kept = known.lines.entry((server.clone(), method.to_owned())).or_default();
+        let kept = known.lines.entry((server.clone(), kind_of(method))).or_default();
         if method.ends_with("/list") {
             kept.clear();
         }
@@ -95,6 +95,20 @@ impl ServerFaults {
     }
 }
 
+/// What has faults, by its method: servers have any number of methods of their own.
+fn kind_of(method: &str) -> &'static str {
+    const KINDS: [&str; 7] = [
+        "completion/complete",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/templates/list",
+        "tools/call",
+    ];
+    KINDS.into_iter().find(|kind| *kind == method).unwrap_or("notifications")
+}
+
 fn listed_tool(entry: &CatalogEntry) -> ListedTool {
     let mut tool = raw_object(&entry.tool.to_wire(&entry.visible_name));
     let mut faults = Faults::default();
@@ -128,16 +142,18 @@ fn raw_object(object: &Map<String, Value>) -> RawObject {
     RawObject::parse(Some(&json_rpc::raw(object))).unwrap_or_default()
 }
 
-/// An item of a list as clients can read it, with lines about what was wrong. `None`: none could read it.
+/// An item of a list as clients can read it, with at most `most` lines about what was wrong. `None`: none could read it.
 pub(super) fn listed_item(
     raw: &RawValue,
     (what, key): (&str, &str),
     place: usize,
     members: &[Member],
+    most: usize,
 ) -> (Option<RawObject>, Vec<String>) {
-    let mut faults = Faults::default();
+    let mut faults = Faults::of(most);
     let Ok(mut item) = RawObject::parse(Some(raw)) else {
-        return (None, vec![format!("{what} {place} of the list is no object: left out")]);
+        let line = format!("{what} {place} of the list is no object: left out");
+        return (None, Vec::from_iter((most > 0).then_some(line)));
     };
     if what != "prompt" {
         name_by_uri(&mut item, &mut faults);
@@ -161,4 +177,22 @@ pub(super) fn lines((what, name): (&str, &str), faults: Vec<Fault>, fits: bool) 
         }
     };
     faults.into_iter().take(MOST_FAULTS).enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_a_server_makes_up_are_one_kind() {
+        let (faults, server) = (ServerFaults::default(), ServerName::new("s").unwrap());
+        for number in 0..1000 {
+            faults.found(&server, &format!("notifications/{number}"), &[format!("line {number}")]);
+        }
+        faults.found(&server, "prompts/list", &["line".to_owned()]);
+        let known = lock(&faults.0);
+        let mut kept: Vec<_> = known.lines.iter().map(|((_, kind), lines)| (*kind, lines.len())).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [("notifications", MOST_FAULTS), ("prompts/list", 1)]);
+    }
 }

@@ -10,7 +10,8 @@ use super::{
     budget::{OF_REQUEST, REFUSED, size},
 };
 use crate::{
-    json_rpc::{self, Envelope, RawObject, is_usable_id},
+    json_rpc::{self, Envelope, MAX_MEMBERS, RawObject, is_usable_id},
+    large::{LARGE, WhoseWork, beside},
     session::ClientAnswer,
     tool,
 };
@@ -69,12 +70,39 @@ pub(crate) struct Unreadable {
     pub(crate) error: ErrorData,
 }
 
+/// What the text of a client is read as.
+type Messages = Result<Vec<Result<ClientMessage, Unreadable>>, Unreadable>;
+
 impl ClientMessage {
+    /// As [`ClientMessage::parse`], of what has a text. What is large waits for the turn of who sends it.
+    pub(crate) async fn parse_of<T>(
+        text: T,
+        of: impl Fn(&T) -> &[u8] + Send + 'static,
+        whose: WhoseWork,
+    ) -> (Option<T>, Messages)
+    where
+        T: Send + 'static,
+    {
+        let length = of(&text).len();
+        if length <= LARGE {
+            let messages = Self::parse(of(&text));
+            return (Some(text), messages);
+        }
+        let work = move || {
+            let messages = Self::parse(of(&text));
+            (Some(text), messages)
+        };
+        Box::pin(beside(whose, length, work)).await.unwrap_or_else(|why| {
+            let error = ErrorData::new(REFUSED, why.to_string(), None);
+            (None, Err(Unreadable { id: None, error }))
+        })
+    }
+
     /// The messages in `text`: one, or those of a batch.
     ///
     /// # Errors
     /// What is wrong with it, as the client is to hear it.
-    pub(crate) fn parse(text: &[u8]) -> Result<Vec<Result<Self, Unreadable>>, Unreadable> {
+    pub(crate) fn parse(text: &[u8]) -> Messages {
         // Some clients on Windows begin with a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let unreadable = |code, why: String| Unreadable { id: None, error: ErrorData::new(code, why, None) };
@@ -117,7 +145,8 @@ impl ClientMessage {
         match (method, known.clone(), result, error) {
             (Some(method), id, None, None) => {
                 let Ok(mut params) = RawObject::parse(params) else {
-                    return fail(ErrorCode::INVALID_PARAMS, "`params` must be an object");
+                    let why = format!("`params` must be an object of at most {MAX_MEMBERS} members");
+                    return fail(ErrorCode::INVALID_PARAMS, &why);
                 };
                 let method = method.into_owned();
                 let Some(id) = id else {
@@ -128,7 +157,8 @@ impl ClientMessage {
                     return Ok(Self::Notification(ClientNotification { method, params }));
                 };
                 let Ok(meta) = RawObject::parse(params.take("_meta").as_deref()) else {
-                    return fail(ErrorCode::INVALID_PARAMS, "`_meta` must be an object");
+                    let why = format!("`_meta` must be an object of at most {MAX_MEMBERS} members");
+                    return fail(ErrorCode::INVALID_PARAMS, &why);
                 };
                 Ok(Self::Request(ClientRequest { id, method, params, meta, tools: None, held: None }))
             }

@@ -19,6 +19,7 @@ use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::Error,
     json_rpc::{self, RawObject},
+    large::LARGE,
     manager::Toolbox,
     session::{ClientAnswer, Era},
     tool::{ExactNumbers, ServerName},
@@ -148,7 +149,20 @@ impl RequestContext<'_> {
             };
         }
         // The budget of who asks: several may speak as one client.
-        let mut arguments = Arguments::read(&mut params, &self.endpoint.budget)?;
+        let budget = self.endpoint.budget.clone();
+        let length = params.get("arguments").map_or(0, |raw| raw.get().len());
+        let mut arguments;
+        match length {
+            0..=LARGE => arguments = Arguments::read(&mut params, &budget)?,
+            _ => {
+                let read = move || {
+                    let arguments = Arguments::read(&mut params, &budget);
+                    (params, arguments)
+                };
+                let (read, found) = Box::pin(self.beside(length, read)).await?;
+                (params, arguments) = (read, found?);
+            }
+        }
         if searches && !by_name {
             return Ok(self.find_tools(&catalog, arguments.object()));
         }
@@ -172,11 +186,18 @@ impl RequestContext<'_> {
         // Models write `null` for what they leave out, and texts for numbers and lists.
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
             && arguments.make_room().is_ok()
-            && let Some(fitting) = toolbox.made_to_fit(&entry, arguments.object()).await
         {
-            let exact = params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
-            params.set_text("arguments", exact.written(&fitting));
-            checked = Ok(());
+            let large = (length > LARGE).then(|| (self.whose(), length));
+            if let Some(fitting) = toolbox.made_to_fit(&entry, &arguments.values, large).await {
+                let write = move || {
+                    let exact =
+                        params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
+                    params.set_text("arguments", exact.written(&*fitting));
+                    params
+                };
+                params = if length > LARGE { Box::pin(self.beside(length, write)).await? } else { write() };
+                checked = Ok(());
+            }
         }
         // They go on as text.
         drop(arguments);

@@ -42,7 +42,7 @@ pub(super) fn readable<'p>(
         }
         return Err(Dropped);
     }
-    Ok(written.map(|raw| match faults.found.is_empty() {
+    Ok(written.map(|raw| match faults.count() == 0 {
         true => Cow::Borrowed(raw),
         false => Cow::Owned(object.into_raw()),
     }))

@@ -1,7 +1,10 @@
 //! Results of servers for clients of the endpoint of all servers: a result that the protocol does not know would be an exception
 //! in the client's library. What is usual passes as it is written; of the rest, what has no shape of the protocol becomes text.
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer as _,
+    de::{SeqAccess, Visitor},
+};
 use serde_json::{Value, json, value::RawValue};
 
 use super::shapes::{
@@ -13,6 +16,11 @@ use crate::{
     json_rpc::{self, RawObject},
     session::{Era, may_be_cut},
 };
+
+/// Blocks, messages or contents of one result. What is over them is left out.
+const MAX_ENTRIES: usize = 10_000;
+/// Values of one completion: the protocol has no more.
+const MAX_VALUES: usize = 100;
 
 /// The result of `method` as every client can read it, with what did not fit. `None`: it is so already.
 pub(super) fn readable(method: &str, result: &RawValue, era: Era) -> Option<(Box<RawValue>, Faults)> {
@@ -29,7 +37,7 @@ pub(super) fn readable(method: &str, result: &RawValue, era: Era) -> Option<(Box
         _ => return None,
     };
     // What is not of the protocol's shapes alone was left as it is.
-    if faults.found.is_empty() {
+    if faults.count() == 0 {
         return None;
     }
     // The new era demands it, and the old one does not know it.
@@ -128,7 +136,9 @@ fn tool_result(result: &RawValue, era: Era, faults: &mut Faults) -> Option<RawOb
             faults.within("content", |faults| faults.add("is missing: an empty list is shown"));
             Vec::new()
         }
-        list if list.starts_with('[') => serde_json::from_str(list).unwrap_or_default(),
+        list if list.starts_with('[') => {
+            faults.within("content", |faults| entries(list, MAX_ENTRIES, faults))
+        }
         _ => {
             faults.within("content", |faults| faults.add("must be a list: shown as one with this entry"));
             vec![content.to_owned()]
@@ -159,7 +169,9 @@ fn with_list(
         return None;
     }
     let entries: Vec<Box<RawValue>> = match object.get(member).map(RawValue::get) {
-        Some(list) if list.starts_with('[') => serde_json::from_str(list).unwrap_or_default(),
+        Some(list) if list.starts_with('[') => {
+            faults.within(member, |faults| entries(list, MAX_ENTRIES, faults))
+        }
         other => {
             faults.within(member, |faults| faults.add("must be a list"));
             match other {
@@ -172,6 +184,42 @@ fn with_list(
     object.write(member, &entries);
     fit(&mut object, members, faults);
     Some(object)
+}
+
+/// The first entries of a list.
+fn entries(list: &str, most: usize, faults: &mut Faults) -> Vec<Box<RawValue>> {
+    let mut first = First { most, entries: Vec::new(), is_whole: true };
+    // It ends early with an error that says only that.
+    let _ = serde_json::Deserializer::from_str(list).deserialize_seq(&mut first);
+    if !first.is_whole {
+        faults.add(format!("has more than {most} entries: the others are left out"));
+    }
+    first.entries
+}
+
+struct First {
+    most: usize,
+    entries: Vec<Box<RawValue>>,
+    is_whole: bool,
+}
+
+impl<'de> Visitor<'de> for &mut First {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(entry) = list.next_element::<&RawValue>()? {
+            if self.entries.len() == self.most {
+                self.is_whole = false;
+                break;
+            }
+            self.entries.push(entry.to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// The entries of a list that can be used.
@@ -188,7 +236,7 @@ fn each(
 
 /// A block of content as the protocol has it. One of no kind that it knows becomes text.
 fn shown_block(raw: Box<RawValue>, faults: &mut Faults) -> Box<RawValue> {
-    let known = faults.found.len();
+    let known = faults.count();
     let Ok(mut block) = RawObject::parse(Some(&raw)) else {
         faults.add("is no object: shown as text");
         return as_text(&raw);
@@ -224,10 +272,10 @@ fn shown_block(raw: Box<RawValue>, faults: &mut Faults) -> Box<RawValue> {
         _ => false,
     };
     match fits {
-        true if faults.found.len() == known => raw,
+        true if faults.count() == known => raw,
         true => block.into_raw(),
         false => {
-            if faults.found.len() == known {
+            if faults.count() == known {
                 faults.add("is of no kind that the protocol has: shown as text");
             }
             as_text(&raw)
@@ -242,7 +290,7 @@ fn holds(resource: &RawObject) -> bool {
 }
 
 fn message(raw: Box<RawValue>, faults: &mut Faults) -> Box<RawValue> {
-    let known = faults.found.len();
+    let known = faults.count();
     let mut object = RawObject::parse(Some(&raw)).unwrap_or_else(|_| {
         faults.add("is no object: its content is shown");
         let mut object = RawObject::default();
@@ -257,11 +305,11 @@ fn message(raw: Box<RawValue>, faults: &mut Faults) -> Box<RawValue> {
     let content = faults.within("content", |faults| shown_block(content, faults));
     object.set("content", content);
     fit(&mut object, WITH_META, faults);
-    if faults.found.len() == known { raw } else { object.into_raw() }
+    if faults.count() == known { raw } else { object.into_raw() }
 }
 
 fn contents(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
-    let known = faults.found.len();
+    let known = faults.count();
     let Ok(mut object) = RawObject::parse(Some(&raw)) else {
         faults.add("is no object: left out");
         return None;
@@ -270,12 +318,19 @@ fn contents(raw: Box<RawValue>, faults: &mut Faults) -> Option<Box<RawValue>> {
         faults.add("has no URI, or neither `text` nor `blob`: left out");
         return None;
     }
-    Some(if faults.found.len() == known { raw } else { object.into_raw() })
+    Some(if faults.count() == known { raw } else { object.into_raw() })
 }
 
 fn completion(result: &RawValue, faults: &mut Faults) -> RawObject {
     let mut object = RawObject::parse(Some(result)).unwrap_or_default();
     let mut found = RawObject::parse(object.get("completion")).unwrap_or_default();
+    if let Some(list) = found.get("values").map(RawValue::get).filter(|list| list.starts_with('[')) {
+        let known = faults.count();
+        let values = faults.within("completion/values", |faults| entries(list, MAX_VALUES, faults));
+        if faults.count() > known {
+            found.write("values", &values);
+        }
+    }
     let is_usable = faults.within("completion", |faults| fit(&mut found, COMPLETION, faults));
     match is_usable {
         true => object.set("completion", found.into_raw()),

@@ -9,12 +9,12 @@ use std::{
 
 use rmcp::model::ErrorData;
 use serde_json::{json, value::RawValue};
-use tokio::sync::mpsc;
 
 use super::{
     activity::{Asked, EndedRequests, Outcome, ServerLines},
     bridge::{LogLevel, may_be_asked, unsupported},
     client::{Client, lock},
+    held::Questions,
     introduction::Introduction,
     listening::ChangedList,
     log_levels::LogLevels,
@@ -71,7 +71,7 @@ pub(super) struct Exchange {
     pub(super) speaker: Arc<Introduction>,
     pub(super) target: Arc<ReplyTarget>,
     /// Takes the server's requests, for a client that cannot be sent any.
-    pub(super) held: Option<mpsc::UnboundedSender<ServerRequest>>,
+    pub(super) held: Option<Questions>,
     /// The least important log messages that are wanted, where a request says so.
     pub(super) log_level: Option<LogLevel>,
     pub(super) asked: Asked,
@@ -328,7 +328,7 @@ impl Router {
             return request.reply.send(Err(why));
         }
         match held {
-            Some(held) => drop(held.send(request)),
+            Some(held) => held.ask(request),
             None => _ = client.asked.ask(request, &outlet, of),
         }
     }

@@ -10,7 +10,10 @@ use serde_json::{Map, Value};
 
 pub(super) use self::schemas::result as result_schema;
 use super::activity::shown;
-use crate::json_rpc::{self, RawObject};
+use crate::{
+    json_rpc::{self, RawObject, tree_size},
+    large::LARGE,
+};
 
 /// What a member may be.
 #[derive(Debug)]
@@ -189,8 +192,13 @@ pub(super) const PROGRESS: &[Member] = &[
 
 pub(super) const CANCELLED: &[Member] = &[may("reason", Shape::Text), may("_meta", OPEN)];
 
-/// Longest words of a server in a fault.
+/// Faults of one item that are kept.
+const MOST_KEPT: usize = 50;
+/// Bytes of a member as a tree of values.
+const MAX_TREE: usize = 16 << 20;
+/// Longest words of a server in a fault; a longer text is not written whole for them.
 const MAX_SHOWN: usize = 60;
+const MAX_QUOTED: usize = 1000;
 
 /// A member that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,15 +210,43 @@ pub(super) struct Fault {
 }
 
 /// The member whose shape is looked at, and what was wrong so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Faults {
     at: Vec<String>,
+    /// The first ones.
     pub(super) found: Vec<Fault>,
+    most: usize,
+    count: usize,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::of(MOST_KEPT)
+    }
 }
 
 impl Faults {
+    /// So many are kept.
+    pub(super) fn of(most: usize) -> Self {
+        Self { at: Vec::new(), found: Vec::new(), most: most.min(MOST_KEPT), count: 0 }
+    }
+
     pub(super) fn add(&mut self, problem: impl Into<String>) {
-        self.found.push(Fault { path: self.at.join("/"), problem: problem.into() });
+        self.count += 1;
+        if self.found.len() < self.most {
+            self.found.push(Fault { path: self.at.join("/"), problem: problem.into() });
+        }
+    }
+
+    /// How many there are, kept or not.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Forgets those behind the first ones.
+    fn forget_behind(&mut self, count: usize) {
+        self.found.truncate(count);
+        self.count = count;
     }
 
     /// Looks at what is called `name`.
@@ -235,6 +271,18 @@ pub(super) fn fit(object: &mut RawObject, members: &[Member], faults: &mut Fault
         if matches!(member.shape, Shape::Any) && raw.get() != "null" {
             continue;
         }
+        // What is in it is not looked at.
+        if matches!(member.shape, Shape::Object([])) && raw.get().starts_with('{') {
+            continue;
+        }
+        if raw.get().len() > LARGE && tree_size(raw.get()) > MAX_TREE {
+            faults.within(member.name, |faults| faults.add("is too large: left out"));
+            if member.is_needed {
+                return false;
+            }
+            object.take(member.name);
+            continue;
+        }
         let value: Value = serde_json::from_str(raw.get()).unwrap_or_default();
         match fitted(member, value, faults) {
             Fitted::Same(_) => {}
@@ -256,8 +304,7 @@ enum Fitted {
 
 fn fitted(member: &Member, mut value: Value, faults: &mut Faults) -> Fitted {
     faults.within(member.name, |faults| {
-        let known = faults.found.len();
-        let shown = said(&value);
+        let known = faults.count();
         if value.is_null() && !member.is_needed {
             faults.add("is null: left out");
             return Fitted::LeftOut;
@@ -266,13 +313,13 @@ fn fitted(member: &Member, mut value: Value, faults: &mut Faults) -> Fitted {
             (Change::None, _) => Fitted::Same(value),
             (Change::Made, _) => Fitted::Changed(value),
             (Change::Impossible, false) => {
-                faults.found.truncate(known);
-                faults.add(format!("must be {}, not {shown}: left out", wanted(&member.shape)));
+                faults.forget_behind(known);
+                faults.add(format!("must be {}, not {}: left out", wanted(&member.shape), said(&value)));
                 Fitted::LeftOut
             }
             (Change::Impossible, true) => {
-                if faults.found.len() == known {
-                    faults.add(format!("must be {}, not {shown}", wanted(&member.shape)));
+                if faults.count() == known {
+                    faults.add(format!("must be {}, not {}", wanted(&member.shape), said(&value)));
                 }
                 Fitted::Unusable
             }
@@ -341,11 +388,11 @@ fn list(value: &mut Value, entry: &Shape, faults: &mut Faults) -> Change {
     let mut kept = Vec::with_capacity(entries.len());
     for (place, mut one) in std::mem::take(entries).into_iter().enumerate() {
         let fits = faults.within(place.to_string(), |faults| {
-            let (known, shown) = (faults.found.len(), said(&one));
+            let known = faults.count();
             let change = change(&mut one, entry, faults);
             made |= change != Change::None;
-            if change == Change::Impossible && faults.found.len() == known {
-                faults.add(format!("must be {}, not {shown}: left out", wanted(entry)));
+            if change == Change::Impossible && faults.count() == known {
+                faults.add(format!("must be {}, not {}: left out", wanted(entry), said(&one)));
             }
             change != Change::Impossible
         });
@@ -392,6 +439,9 @@ fn said(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),
         Value::Array(_) => "a list".to_owned(),
+        Value::String(text) if text.len() > MAX_QUOTED => {
+            shown(&json_rpc::raw(&text.chars().take(MAX_SHOWN).collect::<String>()).get(), MAX_SHOWN)
+        }
         other => shown(&other.to_string(), MAX_SHOWN),
     }
 }

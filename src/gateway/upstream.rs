@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::exchange::refusal;
 use crate::{
     json_rpc::RawObject,
+    large::WhoseWork,
     session::{ClientAnswer, ForwardedRequest, Session},
 };
 
@@ -80,8 +81,9 @@ pub(super) async fn send(
     number: u64,
 ) -> ClientAnswer {
     let meta = RawObject::default();
+    let (tool, progress, whose) = (None, None, WhoseWork::default());
     let request =
-        ForwardedRequest { method, params, meta: &meta, tool: None, limit, progress: None, exchange: number };
+        ForwardedRequest { method, params, meta: &meta, tool, limit, progress, exchange: number, whose };
     session
         .forward(request)
         .await

@@ -13,6 +13,7 @@ use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
     error::{ConfigError, Error, Result, nearest},
+    large::WhoseWork,
     session::{CallOptions, CallTerms, ServerStatus, Session, ToolListVersion},
     tool::ToolResult,
 };
@@ -179,14 +180,16 @@ impl Toolbox {
         }
     }
 
-    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`].
+    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`]. Of large ones whose
+    /// they are, and their length as a text.
     #[cfg(feature = "daemon")]
     pub(crate) async fn made_to_fit(
         &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-    ) -> Option<Map<String, Value>> {
-        entry.made_to_fit(arguments, &self.shared.checks).await
+        entry: &Arc<CatalogEntry>,
+        arguments: &Arc<Value>,
+        large: Option<(WhoseWork, usize)>,
+    ) -> Option<Arc<Value>> {
+        entry.made_to_fit(arguments, &self.shared.checks, large).await
     }
 
     /// Waits until each server is there or has failed.

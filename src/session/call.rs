@@ -21,7 +21,7 @@ use super::{
 use crate::{
     config::{RetryCalls, ServerConfig},
     error::{Error, ErrorCode, Result, ServerError, Silence},
-    json_rpc::{RawObject, is_set},
+    json_rpc::is_set,
     tool::{Tool, ToolAnnotations, ToolResult},
     trace,
 };
@@ -101,8 +101,8 @@ impl Session {
     /// The answer, and whether it says that the call has failed.
     async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<(CallAnswer, bool)> {
         match call.written {
-            None => self.permitted(call.tool, call.arguments)?,
-            Some(request) => self.permitted_as_written(call.tool, request.params)?,
+            None => self.permitted(call.tool, call.arguments).await?,
+            Some(request) => self.permitted_as_written(call.tool, request).await?,
         }
         let action = self.call_action(call.tool);
         let _place =
@@ -117,35 +117,6 @@ impl Session {
         counted.end(failed);
         traced::call_ended(action, &outcome);
         outcome.map(|answer| (answer, failed))
-    }
-
-    /// Whether the rules on arguments let the call pass.
-    fn permitted(&self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
-        let settings = self.settings();
-        let own = settings.config.renames.own(tool).unwrap_or(tool);
-        match settings.config.deny_args.iter().find(|rule| rule.denies(own, arguments)) {
-            None => Ok(()),
-            Some(rule) => Err(Error::CallDenied {
-                server: self.name().clone(),
-                tool: tool.to_owned(),
-                arg: rule.arg.clone(),
-                pattern: rule.pattern.as_str().to_owned(),
-            }),
-        }
-    }
-
-    /// As [`Session::permitted`], of a call that was written elsewhere: its arguments become values only for rules.
-    fn permitted_as_written(&self, tool: &str, params: &RawObject) -> Result<()> {
-        let settings = self.settings();
-        let own = settings.config.renames.own(tool).unwrap_or(tool);
-        let Some(written) = params.get("arguments") else { return Ok(()) };
-        if !settings.config.deny_args.iter().any(|rule| rule.tool.is_match(own)) {
-            return Ok(());
-        }
-        let arguments: Map<String, Value> = serde_json::from_str(written.get()).map_err(|error| {
-            Error::input(format!("the arguments of `{tool}` cannot be read for `deny_args`: {error}"), None)
-        })?;
-        self.permitted(tool, &arguments)
     }
 
     async fn call_in_place(&self, call: OutgoingCall<'_>) -> Result<CallAnswer> {

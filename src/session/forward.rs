@@ -17,6 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     json_rpc::{self, RawObject},
+    large::WhoseWork,
     tool::ToolAnnotations,
 };
 
@@ -55,6 +56,8 @@ pub(crate) struct ForwardedRequest<'a> {
     pub(crate) progress: Option<&'a RawListener>,
     /// The sender's own number for it: what the server says of it names this number, where the transport tells.
     pub(crate) exchange: u64,
+    /// Who takes turns with others if it is large.
+    pub(crate) whose: WhoseWork,
 }
 
 /// The tool of a forwarded call, for limits, rules and repetitions.

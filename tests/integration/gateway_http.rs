@@ -7,6 +7,7 @@ mod clients;
 mod connections;
 mod eras;
 mod headers;
+mod large_messages;
 mod limits;
 mod live;
 mod oauth;

@@ -1,5 +1,7 @@
 //! Rules on the arguments of calls: they refuse a call or redirect it to another tool.
 
+use std::time::{Duration, Instant};
+
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -7,6 +9,15 @@ use crate::config::NamePattern;
 
 #[cfg_attr(not(feature = "http"), path = "rules/address_off.rs")]
 mod address;
+
+/// What the rules may look at in one call, in bytes; so much of it each text and number takes at least, and so much more each letter of
+/// a text that may be an address, which is read in all its forms.
+const MOST_LOOKED_AT: usize = 256 << 20;
+const OF_TEXT: usize = 256;
+const OF_NUMBER: usize = 64;
+const OF_FORMS: usize = 16;
+/// How long they may.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 /// A call that is not made: one rule of `result_filter.deny_args` of a server.
 #[derive(Debug, Clone)]
@@ -21,12 +32,37 @@ pub struct DenyRule {
 }
 
 impl DenyRule {
-    /// Whether the call is not to be made.
+    /// Whether the call is not to be made. It is not if its argument is too large to find that out.
     pub fn denies(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
-        self.tool.is_match(tool)
-            && arguments.get(&self.arg).is_some_and(|value| matches(&self.pattern, value))
+        self.looks(tool, arguments, &mut Look::begin()).unwrap_or(true)
+    }
+
+    /// As [`DenyRule::denies`], with what all rules may look at.
+    ///
+    /// # Errors
+    /// It was not found out.
+    pub(crate) fn looks(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        look: &mut Look,
+    ) -> Result<bool, TooLarge> {
+        match arguments.get(&self.arg) {
+            Some(value) if self.tool.is_match(tool) => look.finds(&self.pattern, value),
+            _ => Ok(false),
+        }
     }
 }
+
+/// What may still be looked at in a call.
+pub(crate) struct Look {
+    left: usize,
+    until: Instant,
+}
+
+/// An argument has too much in it to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLarge;
 
 impl PartialEq for DenyRule {
     /// By the patterns as they were written.
@@ -35,19 +71,94 @@ impl PartialEq for DenyRule {
     }
 }
 
-/// Whether a value matches, or one within it. An address counts in each of its normal forms too: spelled in another way
-/// it leads to the same place.
-fn matches(pattern: &Regex, value: &Value) -> bool {
-    match value {
-        Value::String(text) => {
-            pattern.is_match(text) || address::forms(text).iter().any(|form| pattern.is_match(form))
-        }
-        Value::Array(items) => items.iter().any(|item| matches(pattern, item)),
-        Value::Object(fields) => {
-            pattern.is_match(&value.to_string()) || fields.values().any(|field| matches(pattern, field))
-        }
-        other => pattern.is_match(&other.to_string()),
+impl Look {
+    pub(crate) fn begin() -> Self {
+        Self { left: MOST_LOOKED_AT, until: Instant::now() + LONGEST_LOOK }
     }
+
+    fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {
+        self.left = self.left.checked_sub(bytes).ok_or(TooLarge)?;
+        if Instant::now() > self.until { Err(TooLarge) } else { Ok(()) }
+    }
+
+    /// Whether a value matches, or one within it. An address counts in each of its normal forms too: spelled in another way
+    /// it leads to the same place.
+    fn finds(&mut self, pattern: &Regex, value: &Value) -> Result<bool, TooLarge> {
+        match value {
+            Value::String(text) => {
+                self.take(OF_TEXT + text.len())?;
+                if pattern.is_match(text) {
+                    return Ok(true);
+                }
+                self.take(OF_FORMS * text.len())?;
+                for form in address::forms(text) {
+                    self.take(form.len())?;
+                    if pattern.is_match(&form) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Value::Array(items) => self.any(pattern, items),
+            Value::Object(fields) => {
+                Ok(self.finds_written(pattern, value)? || self.any_within(pattern, fields.values())?)
+            }
+            other => {
+                self.take(OF_NUMBER)?;
+                Ok(pattern.is_match(&other.to_string()))
+            }
+        }
+    }
+
+    /// Whether an object matches as it is written.
+    fn finds_written(&mut self, pattern: &Regex, object: &Value) -> Result<bool, TooLarge> {
+        let written = object.to_string();
+        self.take(OF_TEXT + written.len())?;
+        Ok(pattern.is_match(&written))
+    }
+
+    fn any(&mut self, pattern: &Regex, items: &[Value]) -> Result<bool, TooLarge> {
+        for item in items {
+            if self.finds(pattern, item)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a value within an object matches that does not. What is written of one within it is a part of what is written of the
+    /// outer one: it is looked at again only for a pattern that asks what stands beside it.
+    fn any_within<'v>(
+        &mut self,
+        pattern: &Regex,
+        values: impl IntoIterator<Item = &'v Value>,
+    ) -> Result<bool, TooLarge> {
+        let again = has_assertions(pattern);
+        let mut open: Vec<&Value> = values.into_iter().collect();
+        while let Some(value) = open.pop() {
+            let found = match value {
+                Value::Object(fields) => {
+                    open.extend(fields.values());
+                    again && self.finds_written(pattern, value)?
+                }
+                Value::Array(items) => {
+                    open.extend(items);
+                    false
+                }
+                other => self.finds(pattern, other)?,
+            };
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether a pattern may ask for the begin or the end of a text, a line or a word.
+fn has_assertions(pattern: &Regex) -> bool {
+    const ASSERTIONS: [&str; 9] = ["^", "$", r"\b", r"\B", r"\A", r"\z", r"\Z", r"\<", r"\>"];
+    ASSERTIONS.iter().any(|assertion| pattern.as_str().contains(assertion))
 }
 
 /// A call that another tool takes over: one rule of `fallback` of an agent.
@@ -73,12 +184,13 @@ pub enum FallbackWhen {
 }
 
 impl Fallback {
-    /// Whether a call of the tool `path` with these arguments goes to the other tool instead.
+    /// Whether a call of the tool `path` with these arguments goes to the other tool instead. It does if the argument is too large to
+    /// find that out.
     pub fn replaces(&self, path: &str, arguments: &Map<String, Value>) -> bool {
         let FallbackWhen::Argument(arg, pattern) = &self.when else { return false };
         let empty = Value::String(String::new());
         let value = arguments.get(arg).filter(|value| !value.is_null()).unwrap_or(&empty);
-        self.tool.is_match(path) && matches(pattern, value)
+        self.tool.is_match(path) && Look::begin().finds(pattern, value).unwrap_or(true)
     }
 
     /// Whether the other tool is asked after a call of the tool `path` failed with `words`.
@@ -176,5 +288,33 @@ mod tests {
         assert!(!denies("scrape", json!("https://huggingface.co/models")));
         assert!(!denies("search", json!("https://huggingface.co/datasets/x")));
         assert!(!rule.denies("scrape", &Map::new()));
+    }
+
+    #[test]
+    fn arguments_too_large_to_look_at_are_denied() {
+        let rule = |pattern: &str| DenyRule {
+            tool: NamePattern::new("*").unwrap(),
+            arg: "url".to_owned(),
+            pattern: Regex::new(pattern).unwrap(),
+        };
+        let began = Instant::now();
+        let deep = |inner: Value| {
+            let nested =
+                (0..120).fold(inner, |value, _| Value::Object(Map::from_iter([("a".to_owned(), value)])));
+            Map::from_iter([("url".to_owned(), nested)])
+        };
+        let ones = |count: usize| Value::from(vec![1; count]);
+        let look =
+            |rule: &DenyRule, arguments: Map<String, Value>| rule.looks("t", &arguments, &mut Look::begin());
+        // Written once, it has room; once for each object it has not.
+        assert_eq!(look(&rule("evil"), deep(ones(1 << 16))), Ok(false));
+        assert_eq!(look(&rule("^evil"), deep(ones(2 << 20))), Err(TooLarge));
+        assert!(rule("^evil").denies("t", &deep(ones(2 << 20))));
+        let many = Value::from(vec!["https://a.example/%41"; 200_000]);
+        assert_eq!(look(&rule("evil"), deep(many)), Err(TooLarge));
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        // Each object that is small is looked at, as its ends are.
+        assert_eq!(look(&rule(r#"^\{"b":1\}$"#), deep(json!([{"b": 1}]))), Ok(true));
+        assert_eq!(look(&rule(r#""b":1"#), deep(json!([{"b": 1}]))), Ok(true));
     }
 }

@@ -20,6 +20,7 @@ use crate::{
         message::{ClientMessage, Unreadable, error_answer},
         outlet::OutletReader,
     },
+    large::WhoseWork,
 };
 
 impl HttpState {
@@ -47,14 +48,16 @@ impl HttpState {
     }
 
     /// Takes messages in; the answers go through the stream.
-    pub(super) fn posted(&self, mut question: Question, query: &str, body: HeldBody) -> Answer {
+    pub(super) async fn posted(&self, mut question: Question, query: &str, body: HeldBody) -> Answer {
         let session = session_id(query).and_then(|id| self.sse.get(&id.to_owned()));
         let Some(session) = session.filter(|session| session.owner == question.caller.credential.owner)
         else {
             let why = "there is no such session: its stream has ended";
             return refusal(StatusCode::NOT_FOUND, super::answers::INVALID_REQUEST, why);
         };
-        let mut messages = match ClientMessage::parse(body.text()) {
+        let whose = WhoseWork::of(&question.caller.budget);
+        let (body, messages) = ClientMessage::parse_of(body, HeldBody::text, whose).await;
+        let mut messages = match messages {
             Ok(messages) => messages,
             Err(Unreadable { error, .. }) => return refusal_of(StatusCode::BAD_REQUEST, &error),
         };

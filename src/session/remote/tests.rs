@@ -16,6 +16,7 @@ use super::*;
 use crate::{
     config::{Endpoint, HttpConfig, HttpEndpoint, Secrets, ServerConfig},
     json_rpc::RawObject,
+    large::WhoseWork,
     session::{
         NEVER, SessionEvent,
         forward::{ForwardedRequest, ForwardedTool},
@@ -156,6 +157,7 @@ async fn forwarded_requests_pass_as_they_are_written() {
         limit: None,
         progress: Some(&progress),
         exchange: 7,
+        whose: WhoseWork::default(),
     };
     match client.forward(&request, Some(&arguments), call_limits).await {
         Ok(RpcAnswer::Result(result)) => assert_eq!(result.get(), RESULT),

@@ -28,6 +28,8 @@ use crate::{config::ServerConfig, json_rpc::RawObject, tool::ServerName};
 pub(in crate::session) const MAX_VALUES: usize = 100_000;
 /// Fields of a result that are not content, such as `_meta`, and longer than this are left out.
 const MAX_FIELD: usize = 64 << 10;
+/// As much as all of them have together.
+const MAX_FIELDS: usize = 128 << 10;
 /// Blocks of one result that get a note and a file of their own. What follows shares one.
 const MAX_FILES: usize = 8;
 
@@ -55,6 +57,7 @@ impl Truncator {
             truncator: self,
             room: ByteBudget { bytes: self.limit, values: MAX_VALUES },
             fields: String::new(),
+            other_fields: MAX_FIELDS,
             blocks: Vec::new(),
             files: 0,
             rest: None,
@@ -145,6 +148,8 @@ struct ResultTruncation<'c> {
     room: ByteBudget,
     /// Everything but the content, as members of the object to come.
     fields: String,
+    /// Bytes that those may still have that are not the protocol's content.
+    other_fields: usize,
     blocks: Vec<Block>,
     files: usize,
     /// Blocks after those with files of their own: how many, and all of them, one a line.
@@ -367,8 +372,13 @@ impl<'de> Visitor<'de> for &mut ResultTruncation<'_> {
                 }
                 _ => {
                     let raw = map.next_value::<&RawValue>()?.get();
-                    if raw.len() <= MAX_FIELD {
-                        self.field(&name, raw);
+                    let bytes = name.len() + raw.len();
+                    match self.other_fields.checked_sub(bytes) {
+                        Some(left) if raw.len() <= MAX_FIELD => {
+                            self.other_fields = left;
+                            self.field(&name, raw);
+                        }
+                        _ => {}
                     }
                 }
             }

@@ -207,7 +207,7 @@ fn answer(id: &Value, mut result: Value) {
     tools::send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
 }
 
-/// Gives the result that is written for a request, if there is one. The messages of a list `before tools/call NAME` go before it, with
+/// Gives the result that is written for a request, if there is one; `"SILENCE"` is no answer at all. The messages of a list `before tools/call NAME` go before it, with
 /// the token for reports on progress in place of `"TOKEN"`.
 fn written(flags: &Flags, method: &str, params: &Value, id: &Value) -> bool {
     let Some(file) = &flags.answers else { return false };
@@ -223,7 +223,7 @@ fn written(flags: &Flags, method: &str, params: &Value, id: &Value) -> bool {
         );
     }
     let found = of_tool.and_then(|key| results.get(&key)).or_else(|| results.get(method));
-    if let Some(result) = found {
+    if let Some(result) = found.filter(|result| result.get() != "\"SILENCE\"") {
         let result = result.get().replace('\n', " ");
         tools::write_line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"));
     }

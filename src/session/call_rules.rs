@@ -1,0 +1,165 @@
+//! The rules on arguments of a call (`deny_args`), before it is sent. Large arguments are looked at beside the runtime's thread.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{ForwardedRequest, Session, settings::Settings};
+use crate::{
+    config::{DenyRule, Look},
+    error::{Error, Result},
+    large::{LARGE, NotDone, WhoseWork, beside},
+};
+
+/// What the rules say of a call.
+enum Ruling {
+    Permitted,
+    /// By the rule of this number.
+    Denied(usize),
+    /// The argument of the rule of this number is too large to be looked at.
+    TooLarge(usize),
+    /// What was written is no object of values.
+    Unreadable(serde_json::Error),
+}
+
+impl Session {
+    /// Whether the rules on arguments let the call pass.
+    ///
+    /// # Errors
+    /// They do not, or that was not found out.
+    pub(super) async fn permitted(&self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
+        let Some((settings, own)) = self.rules_of(tool) else { return Ok(()) };
+        let ruling = match is_large(arguments) {
+            false => ruling(&settings.config.deny_args, &own, arguments),
+            true => {
+                let (arguments, rules, own) = (arguments.clone(), settings.clone(), own.clone());
+                let look = move || ruling(&rules.config.deny_args, &own, &arguments);
+                // Its length is not known before it is written.
+                let done = Box::pin(beside(WhoseWork::of(&settings), LARGE, look));
+                done.await.map_err(not_done(tool))?
+            }
+        };
+        self.judged(tool, ruling, &settings)
+    }
+
+    /// As [`Session::permitted`], of a call that was written elsewhere: its arguments become values only for rules.
+    pub(super) async fn permitted_as_written(
+        &self,
+        tool: &str,
+        request: &ForwardedRequest<'_>,
+    ) -> Result<()> {
+        let Some((settings, own)) = self.rules_of(tool) else { return Ok(()) };
+        let Some(written) = request.params.get("arguments") else { return Ok(()) };
+        let ruling = match written.get().len() {
+            0..=LARGE => read_and_ruling(&settings.config.deny_args, &own, written.get()),
+            length => {
+                let (written, rules) = (written.to_owned(), settings.clone());
+                let look = move || read_and_ruling(&rules.config.deny_args, &own, written.get());
+                Box::pin(beside(request.whose, length, look)).await.map_err(not_done(tool))?
+            }
+        };
+        self.judged(tool, ruling, &settings)
+    }
+
+    /// The settings with rules for a tool, and its name on the server. `None`: there is no rule for it.
+    fn rules_of(&self, tool: &str) -> Option<(Arc<Settings>, String)> {
+        let settings = self.settings();
+        let own = settings.config.renames.own(tool).unwrap_or(tool);
+        if !settings.config.deny_args.iter().any(|rule| rule.tool.is_match(own)) {
+            return None;
+        }
+        let own = own.to_owned();
+        Some((settings, own))
+    }
+
+    fn judged(&self, tool: &str, ruling: Ruling, settings: &Settings) -> Result<()> {
+        let rule = |place: usize| settings.config.deny_args.get(place);
+        match ruling {
+            Ruling::Permitted => Ok(()),
+            Ruling::Unreadable(error) => {
+                let why = format!("the arguments of `{tool}` cannot be read for `deny_args`: {error}");
+                Err(Error::input(why, None))
+            }
+            Ruling::TooLarge(place) => {
+                let arg = rule(place).map_or("", |rule| &rule.arg);
+                let why = format!("`{arg}` of `{tool}` is too large to be looked at for `deny_args`");
+                Err(Error::input(why, Some("send less at once".to_owned())))
+            }
+            Ruling::Denied(place) => Err(Error::CallDenied {
+                server: self.name().clone(),
+                tool: tool.to_owned(),
+                arg: rule(place).map_or_else(String::new, |rule| rule.arg.clone()),
+                pattern: rule(place).map_or_else(String::new, |rule| rule.pattern.as_str().to_owned()),
+            }),
+        }
+    }
+}
+
+fn not_done(tool: &str) -> impl FnOnce(NotDone) -> Error {
+    move |why| {
+        Error::input(format!("the arguments of `{tool}` were not looked at for `deny_args`: {why}"), None)
+    }
+}
+
+fn read_and_ruling(rules: &[DenyRule], own: &str, written: &str) -> Ruling {
+    match serde_json::from_str::<Map<String, Value>>(written) {
+        Ok(arguments) => ruling(rules, own, &arguments),
+        Err(error) => Ruling::Unreadable(error),
+    }
+}
+
+fn ruling(rules: &[DenyRule], own: &str, arguments: &Map<String, Value>) -> Ruling {
+    let mut look = Look::begin();
+    for (place, rule) in rules.iter().enumerate() {
+        match rule.looks(own, arguments, &mut look) {
+            Ok(false) => {}
+            Ok(true) => return Ruling::Denied(place),
+            Err(_) => return Ruling::TooLarge(place),
+        }
+    }
+    Ruling::Permitted
+}
+
+/// Whether arguments are more than is looked at in a moment: each value counts as its text, or as a few letters.
+fn is_large(arguments: &Map<String, Value>) -> bool {
+    const VALUE: usize = 4;
+    let mut left = LARGE;
+    let mut open: Vec<&Value> = Vec::new();
+    let mut take = |bytes: usize| match left.checked_sub(bytes) {
+        Some(less) => {
+            left = less;
+            false
+        }
+        None => true,
+    };
+    for (name, value) in arguments {
+        if take(VALUE + name.len()) {
+            return true;
+        }
+        open.push(value);
+    }
+    while let Some(value) = open.pop() {
+        let (inside, bytes) = match value {
+            Value::String(text) => (0, text.len()),
+            Value::Array(items) => (items.len(), 0),
+            Value::Object(fields) => (fields.len(), 0),
+            _ => (0, 0),
+        };
+        if take(VALUE + inside.saturating_mul(VALUE) + bytes) {
+            return true;
+        }
+        match value {
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if take(name.len()) {
+                        return true;
+                    }
+                    open.push(value);
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
