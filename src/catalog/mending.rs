@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{CatalogEntry, CheckThreads};
 use crate::{
     config::ArgumentCheck,
-    large::{WhoseWork, beside},
+    large::{WhoseWork, beside, drop_beside},
 };
 
 /// Arguments that are `null`, of one call: with more of them none is left out.
@@ -73,6 +73,9 @@ impl CatalogEntry {
         };
         let (fitting, names, order) = at_turn(large, leave_out).await??;
         if !self.is_found_to_fit(&fitting, threads).await {
+            if large.is_some() {
+                drop_beside(fitting);
+            }
             return None;
         }
         match large {

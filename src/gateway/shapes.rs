@@ -440,7 +440,7 @@ fn said(value: &Value) -> String {
         Value::Object(_) => "an object".to_owned(),
         Value::Array(_) => "a list".to_owned(),
         Value::String(text) if text.len() > MAX_QUOTED => {
-            shown(&json_rpc::raw(&text.chars().take(MAX_SHOWN).collect::<String>()).get(), MAX_SHOWN)
+            shown(json_rpc::raw(&text.chars().take(MAX_SHOWN).collect::<String>()).get(), MAX_SHOWN)
         }
         other => shown(&other.to_string(), MAX_SHOWN),
     }
