@@ -55,6 +55,7 @@ mod tests;
 pub use check::files::OwnFiles;
 pub(crate) use check::written::{AsWritten, is_renewed, written_origin};
 pub use env::{Env, INHERITED};
+pub(crate) use file::contents::{Content, Contents};
 pub(crate) use file::dotenv::kept_of_env_file;
 pub(crate) use file::foreign::files_in as foreign_files;
 pub(crate) use file::import::files_of_clients;
@@ -103,6 +104,8 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// The env files among them, each with the variables in it that decide what is started.
     pub(crate) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// What was read of them.
+    pub(crate) contents: Contents,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once.
@@ -164,6 +167,7 @@ impl Default for Config {
             file: None,
             files: Vec::new(),
             env_files: BTreeMap::new(),
+            contents: Contents::default(),
             servers: IndexMap::new(),
             start_jobs: StartJobs::default(),
             guard: Guard::Auto,

@@ -174,9 +174,7 @@ impl<'a> Trust<'a> {
             Some(Err(why)) => (Key::random(), Some(why)),
             None => (Key::random(), None),
         };
-        for config in configs {
-            record.files.extend(files::of(config, &own, &key));
-        }
+        record.files = files::together(configs.iter().map(|config| files::of(config, &own, &key)));
         let known = match (&records, &file) {
             (_, None) => Ok(None),
             (Ok(records), Some(_)) => match (records.read(&record.file), no_key) {

@@ -1,5 +1,6 @@
 //! Reads configuration files: text to values that know their line, tables key by key, imports, variables.
 
+pub(super) mod contents;
 pub(super) mod dotenv;
 pub(crate) mod foreign;
 #[cfg_attr(not(feature = "import"), path = "file/import_off.rs")]

@@ -181,6 +181,35 @@ fn secrets_that_decide_what_is_started_count() {
 }
 
 #[test]
+fn what_was_read_counts_and_not_what_came_then() {
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    lab.remember(main);
+    for (name, text) in [
+        (main, format!("{MAIN}# other\n")),
+        ("clone/more.json", "{}".to_owned()),
+        ("clone/one.env", "A_TOKEN=hidden-1234\nLD_PRELOAD=./x.so\n".to_owned()),
+    ] {
+        let known = fs::read_to_string(lab.at(name)).unwrap();
+        lab.write(name, &text);
+        let read = lab.config(main);
+        lab.write(name, &known);
+        let trust = Trust::of(&lab.env);
+        assert!(matches!(trust.look(&[&read]).standing, Standing::Changed(_)), "{name}");
+        assert!(trust.require_config(&read).is_err(), "{name}");
+        // What was seen is remembered, and not what is there now.
+        let now = lab.config(main);
+        assert!(matches!(trust.look(&[&now, &read]).standing, Standing::Changed(_)), "{name}");
+        lab.write(name, &text);
+        assert_eq!(trust.look(&[&now]).standing, Standing::Known, "{name}");
+        trust.look(&[&now]).remember(TrustedBy::Allowed).unwrap();
+        assert!(matches!(lab.standing(main), Standing::Changed(_)), "{name}");
+        lab.write(name, &known);
+        assert_eq!(lab.standing(main), Standing::Known, "{name}");
+    }
+}
+
+#[test]
 fn the_file_does_not_say_what_is_hidden() {
     let lab = Lab::new();
     let main = "clone/servers.toml";

@@ -13,6 +13,7 @@ use crate::config::{
     Endpoint, HttpEndpoint, Lifecycle, Sandbox, Scope, ServerConfig, ServerEntry, StdioConfig, StopGrace,
     env::{Env, Names},
     file::{
+        contents::Contents,
         dotenv,
         raw::{Defaults, RawKind, RawLlm, RawSandbox, RawServer},
         source_location::{SourceLocation, Text},
@@ -42,6 +43,8 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) files: Vec<PathBuf>,
     /// The env files among them, each with the variables in it that decide what is started.
     pub(in crate::config) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// What was read.
+    pub(in crate::config) contents: Contents,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,
     /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
@@ -93,7 +96,7 @@ pub(in crate::config) fn server(
         RawKind::Command { sandbox: Some(sandbox), .. } => sandbox.write.clone(),
         _ => Vec::new(),
     };
-    let server = build(raw, defaults, inherited, &mut vars);
+    let server = build(raw, defaults, inherited, &mut vars, &mut found.contents);
     let server = server.and_then(|server| task_variables(server, &origin)).map_err(Arc::new);
     for text in &writes {
         // One that is not known now cannot be judged now.
@@ -112,9 +115,10 @@ fn build(
     defaults: &Defaults,
     inherited: &Arc<BTreeMap<String, String>>,
     vars: &mut Vars<'_>,
+    contents: &mut Contents,
 ) -> Result<ServerConfig> {
     if let Some(file) = &raw.env_file {
-        vars.local = env_file(file, vars)?;
+        vars.local = env_file(file, vars, contents)?;
         let secret =
             |(name, value): &(&String, &String)| secrets::secret_name(name) || !secrets::is_ordinary(value);
         vars.secrets.extend(vars.local.iter().filter(secret).map(|(_, value)| value.clone()));
@@ -215,11 +219,13 @@ fn task_variables(server: ServerConfig, origin: &SourceLocation) -> Result<Serve
     }
 }
 
-fn env_file(file: &Text, vars: &mut Vars<'_>) -> Result<BTreeMap<String, String>> {
+fn env_file(file: &Text, vars: &mut Vars<'_>, contents: &mut Contents) -> Result<BTreeMap<String, String>> {
     let written = vars.expand_open(file)?;
     let path = vars.env.resolve(&vars.origin.folder, &written);
     Owners::of(vars.env).admit_beside(&path, vars.origin.file.as_deref())?;
-    let text = bounded::read_text(&path, LONGEST_ENV_FILE).map_err(|error| {
+    let text = bounded::read_text(&path, LONGEST_ENV_FILE);
+    contents.add(&path, text.as_ref().ok().map(String::as_bytes));
+    let text = text.map_err(|error| {
         let (what, help) = match error.kind() {
             // It names the path.
             io::ErrorKind::InvalidData => {

@@ -13,6 +13,7 @@ use self::{
     variables::{Inputs, Variables},
 };
 use super::{
+    contents::Contents,
     node::{self, Node, Value},
     raw::{self, RawServer},
     source_location::SourceLocation,
@@ -140,9 +141,16 @@ pub(crate) fn files_of_clients(env: &Env) -> Vec<PathBuf> {
 }
 
 /// Reads a foreign file; the format follows from its name and content. `current` is the folder of the user.
-pub(super) fn read(origin: &SourceLocation, current: &Path, notes: &mut Vec<String>) -> Result<Vec<Foreign>> {
+pub(super) fn read(
+    origin: &SourceLocation,
+    current: &Path,
+    notes: &mut Vec<String>,
+    contents: &mut Contents,
+) -> Result<Vec<Foreign>> {
     let file = origin.file.as_deref().unwrap_or(Path::new(""));
-    let text = bounded::read(file, MAX_FILE)
+    let bytes = bounded::read(file, MAX_FILE);
+    contents.add(file, bytes.as_deref().ok());
+    let text = bytes
         .and_then(|bytes| {
             decoded(bytes).map_err(|why| std::io::Error::new(std::io::ErrorKind::InvalidData, why))
         })

@@ -121,7 +121,10 @@ pub(in crate::config) fn parse(
         Ok(config) => config.broken_models().iter().find_map(|error| error.as_config().cloned()),
         Err(error) => error.as_config().cloned(),
     };
-    let parsed = read(&root, origin, env, overrides);
+    let mut parsed = read(&root, origin, env, overrides);
+    if let (Ok(config), Some(file)) = (&mut parsed, &origin.file) {
+        config.contents.add(file, Some(text.as_bytes()));
+    }
     if overrides.set.is_empty() || fault(&parsed).is_none() {
         return parsed;
     }
@@ -164,7 +167,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         merge.import(source, origin, &mut taken, local)?;
     }
     let Merge {
-        found: CollectedValues { mut secrets, files, env_files, places, writes },
+        found: CollectedValues { mut secrets, files, env_files, contents, places, writes },
         mut servers,
         named,
         mut notes,
@@ -223,6 +226,7 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
         file: origin.file.clone(),
         files,
         env_files,
+        contents,
         servers,
         start_jobs: raw.defaults.start_jobs,
         guard: raw.defaults.guard,
@@ -326,7 +330,7 @@ impl Merge<'_> {
         if let Some(file) = &from.file {
             Owners::of(self.env).admit_beside(file, origin.file.as_deref())?;
         }
-        let file = import::read(&from, self.env.folder(), &mut self.notes)?;
+        let file = import::read(&from, self.env.folder(), &mut self.notes, &mut self.found.contents)?;
         let name_of_file = from.name();
         for server in file {
             if let Some(at) = taken.iter().position(|name| *name == server.name) {

@@ -27,7 +27,7 @@ pub fn import_toml(source: &str, env: &Env) -> Result<(String, Vec<String>)> {
         }
         Err((message, help)) => return Err(Error::input(message, Some(help))),
     };
-    let servers = read(&origin, env.folder(), &mut notes)?;
+    let servers = read(&origin, env.folder(), &mut notes, &mut super::Contents::default())?;
     let moved = (origin.folder != env.folder()).then_some(origin.folder.as_path());
     let mut out = vec![format!("# Imported from {}.", comment(&origin.name()))];
     for mut server in servers {

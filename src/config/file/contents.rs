@@ -1,0 +1,47 @@
+//! What was read of the files of a configuration: whoever asks later whether they are known asks for this, and not for what has come
+//! in their place.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// What was read of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    /// It could not be read.
+    Unread,
+    /// All of it.
+    Read(Arc<[u8]>),
+    /// It was read more than once, and was another one each time.
+    Changing,
+}
+
+/// The content of each file that was read.
+#[derive(Clone, Default)]
+pub(crate) struct Contents(BTreeMap<PathBuf, Content>);
+
+impl Contents {
+    /// Adds what was read of `file`; `None`: it could not be read.
+    pub(in crate::config) fn add(&mut self, file: &Path, bytes: Option<&[u8]>) {
+        let content = bytes.map_or(Content::Unread, |bytes| Content::Read(bytes.into()));
+        let known = self.0.entry(file.to_owned()).or_insert_with(|| content.clone());
+        if *known != content {
+            *known = Content::Changing;
+        }
+    }
+
+    /// `None`: it was not to be read.
+    pub(crate) fn get(&self, file: &Path) -> Option<&Content> {
+        self.0.get(file)
+    }
+}
+
+impl fmt::Debug for Contents {
+    /// Files have secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
