@@ -10,6 +10,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read},
     os::unix::fs::OpenOptionsExt,
     path::{Component, Path, PathBuf},
+    time::SystemTime,
 };
 
 use rustix::fs::OFlags;
@@ -230,6 +231,42 @@ pub(crate) fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
         return Err(refused(folder, &format!("has more than {MAX_ENTRIES} entries")));
     }
     Ok(paths)
+}
+
+/// Removes the oldest of the regular files in `folder` whose names are `ours`: as many as `surplus` says of their times, which
+/// are in order. Invariant: no link is followed, and `folder` is none.
+pub(crate) fn remove_oldest(
+    folder: &Path,
+    ours: impl Fn(&str) -> bool,
+    surplus: impl FnOnce(&[SystemTime]) -> usize,
+) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Dir, Mode, openat, unlinkat};
+
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = File::from(openat(CWD, folder, flags | OFlags::DIRECTORY, Mode::empty())?);
+    let mut files = Vec::new();
+    for entry in Dir::read_from(&folder)?.take(MAX_ENTRIES) {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().ok().filter(|name| ours(name)) else { continue };
+        let about = openat(&folder, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
+            .map(|file| File::from(file).metadata());
+        if let Ok(Ok(about)) = about
+            && about.is_file()
+        {
+            files.push((about.modified()?, name.to_owned()));
+        }
+    }
+    files.sort();
+    let times: Vec<SystemTime> = files.iter().map(|(time, _)| *time).collect();
+    for (_, name) in files.iter().take(surplus(&times)) {
+        let _ = unlinkat(&folder, name.as_str(), AtFlags::empty());
+    }
+    Ok(())
+}
+
+/// Whether a text is so many digits of hexadecimal, in lower case.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn regular(file: &File, path: &Path) -> io::Result<()> {

@@ -172,19 +172,18 @@ impl CatalogCache {
     }
 
     fn make_room(&self) {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return };
-        let mut files: Vec<_> = entries
-            .flatten()
-            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-            .collect();
-        if files.len() < MAX_FILES {
-            return;
-        }
-        files.sort();
-        for (_, path) in &files[..=files.len() - MAX_FILES] {
-            let _ = fs::remove_file(path);
-        }
+        let surplus = |times: &[SystemTime]| (times.len() + 1).saturating_sub(MAX_FILES);
+        // What cannot be tidied up costs room alone.
+        let _ = bounded::remove_oldest(&self.folder, is_ours, surplus);
     }
+}
+
+/// Whether a file has the name of a list or a draft.
+fn is_ours(name: &str) -> bool {
+    let list = name.strip_suffix(".json").and_then(|name| name.rsplit_once('-'));
+    let draft = name.strip_prefix('.').and_then(|name| name.split_once('-'));
+    list.is_some_and(|(_, print)| bounded::is_hex(print, 16))
+        || draft.is_some_and(|(_, number)| bounded::is_hex(number, 8))
 }
 
 /// A file that is whole and ours.
@@ -376,10 +375,12 @@ mod tests {
         let folder = bench.folder.path().join("catalog");
         fs::create_dir(&folder).unwrap();
         for number in 0..MAX_FILES {
-            fs::write(folder.join(number.to_string()), "").unwrap();
+            fs::write(folder.join(format!("s-{number:016x}.json")), "").unwrap();
         }
+        fs::write(folder.join("photo.jpg"), "").unwrap();
         bench.remember(vec![tool("a", "")], None);
-        assert_eq!(bench.files().len(), MAX_FILES);
+        assert_eq!(bench.files().len(), MAX_FILES + 1);
+        assert!(folder.join("photo.jpg").exists(), "not ours");
         assert!(bench.recall().is_some());
     }
 }

@@ -7,7 +7,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -55,19 +55,23 @@ impl Store {
         let _ = fs::remove_file(self.file(key));
     }
 
-    /// Removes the files that nobody has written for so long, drafts included.
+    /// Removes the records that nobody has written for so long, drafts included, and no other file.
     pub(in crate::launch) fn remove_older(&self, age: Duration) {
-        for path in bounded::entries(&self.0).unwrap_or_default() {
-            let about = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file);
-            let written = about.and_then(|about| about.modified().ok());
-            if written.and_then(|written| written.elapsed().ok()).is_some_and(|since| since > age) {
-                let _ = fs::remove_file(path);
-            }
-        }
+        let is_old = |written: &SystemTime| written.elapsed().is_ok_and(|since| since > age);
+        // What cannot be tidied up costs room alone.
+        let _ = bounded::remove_oldest(&self.0, is_ours, |times| times.partition_point(is_old));
     }
 
     /// The file of a record.
     pub(in crate::launch) fn file(&self, key: &str) -> PathBuf {
         self.0.join(format!("{key}.json"))
     }
+}
+
+/// Whether a file has the name of a record or a draft.
+fn is_ours(name: &str) -> bool {
+    let Some((key, end)) = name.strip_prefix("template-").unwrap_or(name).split_once('.') else {
+        return false;
+    };
+    bounded::is_hex(key, 32) && (end == "json" || bounded::is_hex(end, 16))
 }

@@ -226,14 +226,22 @@ fn a_proof_of_a_package_version_is_tried_elsewhere() {
 fn old_proofs_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let proofs = Proofs::new(Some(folder.path()));
-    for key in ["old", "young"] {
+    let [old, young, new] = ["a", "b", "c"].map(|digit| digit.repeat(32));
+    let (old, young, new) = (old.as_str(), young.as_str(), new.as_str());
+    for key in [old, young] {
         proofs.set(&identity(key), Proof::off("why"));
     }
     let at = |key: &str| folder.path().join("template").join(format!("{key}.json"));
     let past = SystemTime::now() - MAX_AGE - Duration::from_secs(60);
-    std::fs::File::options().write(true).open(at("old")).unwrap().set_modified(past).unwrap();
-    proofs.set(&identity("new"), Proof::off("why"));
-    assert!(!at("old").exists() && at("young").exists() && at("new").exists());
+    std::fs::File::options().write(true).open(at(old)).unwrap().set_modified(past).unwrap();
+    proofs.set(&identity(new), Proof::off("why"));
+    // What only has the age, or is a link, is somebody else's.
+    let theirs = folder.path().join("template/thesis.json");
+    std::fs::write(&theirs, "").unwrap();
+    std::fs::File::options().write(true).open(&theirs).unwrap().set_modified(past).unwrap();
+    proofs.set(&identity(new), Proof::off("why"));
+    assert!(theirs.exists());
+    assert!(!at(old).exists() && at(young).exists() && at(new).exists());
 }
 
 #[test]
