@@ -120,7 +120,8 @@ pub struct Config {
     /// folder for temporary files.
     pub output_folder: Option<PathBuf>,
     /// Where what was found out is kept for the next start: how long servers took, which tools they have, what their
-    /// package runners come to. `None`: nowhere, which is so for a configuration in memory.
+    /// package runners come to. It says what is started: of files, only that of the user names it. `None`: nowhere, which is
+    /// so for a configuration in memory.
     pub cache_folder: Option<PathBuf>,
     /// Where logins at remote servers are kept. `None`: in memory, which is so for a configuration in memory.
     pub state_folder: Option<PathBuf>,

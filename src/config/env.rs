@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -105,6 +105,14 @@ impl Env {
         let folder =
             self.folder_of("XDG_CONFIG_HOME").or_else(|| Some(self.folder_of("HOME")?.join(".config")));
         Some(folder?.join("toolcrib/servers.toml"))
+    }
+
+    /// Whether `file` lies in the folder of the user's configuration, by its name alone: a link in another folder that leads there
+    /// does not.
+    pub(crate) fn is_own_config(&self, file: &Path) -> bool {
+        let is_direct = file.components().all(|part| part != Component::ParentDir);
+        let own = self.user_config();
+        is_direct && own.as_ref().and_then(|own| own.parent()).is_some_and(|folder| file.starts_with(folder))
     }
 
     /// Where the daemon's socket may be, and results that are too long.

@@ -408,11 +408,11 @@ fn files_of_other_users_are_refused() {
     refused("linked", "up belongs to");
     // Folders that are written to.
     fs::create_dir_all(root.join("kept")).unwrap();
-    fs::create_dir_all(root.join("folders")).unwrap();
+    fs::create_dir_all(root.join("toolcrib")).unwrap();
     let kept = || {
         let text = "[defaults]\ncache_folder = '../kept/cache'\noutput_folder = '../kept/out'";
-        fs::write(root.join("folders/servers.toml"), text).unwrap();
-        find("folders", &[]).unwrap()
+        fs::write(root.join("toolcrib/servers.toml"), text).unwrap();
+        find("toolcrib", &[("XDG_CONFIG_HOME", root.to_str().unwrap())]).unwrap()
     };
     assert!(kept().cache_folder.is_some() && kept().notes.is_empty(), "{:?}", kept().notes);
     give("kept");
@@ -445,4 +445,27 @@ fn files_of_other_users_are_refused() {
     }
     chown(&own, Some(OTHER), None).unwrap();
     assert!(beside(with_env, 0o1777).unwrap().servers["a"].server.is_ok(), "all of it is of one user");
+}
+
+#[test]
+fn only_the_user_names_the_folder_of_records() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path();
+    let env = Env::new(root, [("HOME", root.to_str().unwrap())]);
+    let load = |folder: &str, named: &str| {
+        fs::create_dir_all(root.join(folder)).unwrap();
+        let file = root.join(folder).join("servers.toml");
+        fs::write(&file, format!("[defaults]\ncache_folder = '{named}'")).unwrap();
+        Config::load(Some(&file), &env).unwrap()
+    };
+    let users = root.join(".cache/toolcrib");
+    for named in ["cache", "../other", "~/robot", "/var/tmp/x"] {
+        let config = load("clone", named);
+        assert_eq!(config.cache_folder.as_ref(), Some(&users), "{named}");
+        assert!(config.notes[0].starts_with("cache_folder: "), "{:?}", config.notes);
+    }
+    assert_eq!(load("clone", "off").cache_folder, None);
+    assert!(load("clone", "~/.cache/toolcrib").notes.is_empty());
+    let own = load(".config/toolcrib", "~/robot");
+    assert_eq!((own.cache_folder, own.notes), (Some(root.join("robot")), vec![]));
 }

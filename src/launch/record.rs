@@ -122,7 +122,7 @@ impl Record {
         // A record from the future comes from a clock that was wrong.
         let age = made.and_then(|made| now.duration_since(made).ok());
         let young = age.is_some_and(|age| age < MAX_AGE || freshness == Freshness::Pinned);
-        self.schema == SCHEMA && young && self.proofs.iter().all(Proof::holds)
+        self.schema == SCHEMA && young && !self.proofs.is_empty() && self.proofs.iter().all(Proof::holds)
     }
 
     /// Whether any of the files was put there after `moment`.

@@ -24,23 +24,20 @@ const CHANGING: &str = "changing";
 pub(super) type Digests = BTreeMap<PathBuf, Option<String>>;
 
 /// What belongs to a user and to no folder that came from elsewhere.
-pub(super) struct OwnFiles {
-    folder: Option<PathBuf>,
+pub(super) struct OwnFiles<'a> {
+    env: &'a Env,
     files: Vec<PathBuf>,
 }
 
-impl OwnFiles {
-    pub(super) fn of(env: &Env) -> Self {
-        let folder = env.user_config().and_then(|file| file.parent().map(Path::to_owned));
-        Self { folder, files: files_of_clients(env) }
+impl<'a> OwnFiles<'a> {
+    pub(super) fn of(env: &'a Env) -> Self {
+        Self { env, files: files_of_clients(env) }
     }
 
     /// Whether `file` is one of them, by its name alone: a link in another folder that leads there is none.
     pub(super) fn contain(&self, file: &Path) -> bool {
         let is_direct = file.components().all(|part| part != Component::ParentDir);
-        is_direct
-            && (self.folder.as_ref().is_some_and(|folder| file.starts_with(folder))
-                || self.files.iter().any(|own| own == file))
+        self.env.is_own_config(file) || (is_direct && self.files.iter().any(|own| own == file))
     }
 }
 
@@ -52,7 +49,7 @@ pub(super) fn place(file: &Path) -> PathBuf {
 }
 
 /// Whether a configuration is made of the user's own files alone, or of none.
-pub(super) fn are_own(config: &Config, own: &OwnFiles) -> bool {
+pub(super) fn are_own(config: &Config, own: &OwnFiles<'_>) -> bool {
     config.file.is_none() || config.files.iter().all(|file| own.contain(file))
 }
 
@@ -69,7 +66,7 @@ pub(super) fn together(all: impl IntoIterator<Item = Digests>) -> Digests {
 }
 
 /// The files of a configuration that are not the user's own, as they were when it was read.
-pub(super) fn of(config: &Config, own: &OwnFiles, key: &Key) -> Digests {
+pub(super) fn of(config: &Config, own: &OwnFiles<'_>, key: &Key) -> Digests {
     let Some(main) = &config.file else { return Digests::new() };
     let (folder, real) = (main.parent().unwrap_or(Path::new("/")), place(main));
     let real_folder = real.parent().unwrap_or(Path::new("/"));

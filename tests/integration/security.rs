@@ -1,6 +1,7 @@
 //! What servers, files and pages must not be able to do.
 
 mod arbitrary_input;
+mod cache_folder;
 mod floods;
 #[cfg(target_os = "linux")]
 mod inherited;

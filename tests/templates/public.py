@@ -6,7 +6,7 @@ Each line of public.txt is installed into an environment of its own in FOLDER. E
 starts are forks; then tasks call its tools, with arguments made up from the schemas, with templates and without.
 """
 
-import json, re, shutil, subprocess, sys, tempfile
+import json, os, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -17,7 +17,9 @@ VALUES = {"string": "one", "integer": 3, "number": 1.5, "boolean": True, "array"
 
 def run(program, *words, config=None, limit=300):
     chosen = ["--config", str(config)] if config else []
-    return subprocess.run([PROGRAMS / program, *chosen, *map(str, words)], capture_output=True, text=True, timeout=limit)
+    # Only the user's own configuration names a cache.
+    own = {"XDG_CONFIG_HOME": str(config.parents[1])} if config else {}
+    return subprocess.run([PROGRAMS / program, *chosen, *map(str, words)], env=os.environ | own, capture_output=True, text=True, timeout=limit)
 
 
 def install(folder, package):
@@ -73,7 +75,8 @@ def check(folder, package, words):
     state.mkdir()
     configs = {}
     for way, template in ("on", '"auto"'), ("off", "false"):
-        configs[way] = state / f"{way}.toml"
+        configs[way] = state / "toolcrib" / f"{way}.toml"
+        configs[way].parent.mkdir(exist_ok=True)
         command = str(environment / "bin" / words[0])
         configs[way].write_text(
             f"[defaults]\ntemplate = {template}\ncache_folder = {str(state / 'cache')!r}\n"

@@ -209,7 +209,8 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
             server.take_questions();
         }
     }
-    let mut cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), origin, env);
+    let typed = overrides.names("defaults.cache_folder");
+    let mut cache_folder = cache_folder(raw.defaults.cache_folder.as_ref(), typed, origin, env, &mut notes);
     let output_folder = raw.defaults.output_folder.map(|text| env.resolve(&origin.folder, &text.value));
     let owners = Owners::of(env);
     // It says what is started.
@@ -266,13 +267,33 @@ fn read(root: &Node, origin: &SourceLocation, env: &Env, overrides: &ConfigOverr
     Ok(config)
 }
 
-/// The folder for what may be lost: as configured, else where the user's programs keep such things.
-fn cache_folder(given: Option<&Text>, origin: &SourceLocation, env: &Env) -> Option<PathBuf> {
-    match given {
-        Some(text) if text.value == "off" => None,
-        Some(text) => Some(env.resolve(&origin.folder, &text.value)),
-        None => env.cache_folder(),
+/// The folder for what may be lost: as configured, else where the user's programs keep such things. It says what is started:
+/// one that a file from elsewhere names could come with it, and change with each pull. So only the user names one.
+fn cache_folder(
+    given: Option<&Text>,
+    typed: bool,
+    origin: &SourceLocation,
+    env: &Env,
+    notes: &mut Vec<String>,
+) -> Option<PathBuf> {
+    let users = env.cache_folder();
+    let Some(text) = given else { return users };
+    if text.value == "off" {
+        return None;
     }
+    let named = env.resolve(&origin.folder, &text.value);
+    let is_own = origin.file.as_ref().is_none_or(|file| env.is_own_config(file));
+    if typed || is_own || users.as_ref() == Some(&named) {
+        return Some(named);
+    }
+    let place =
+        users.as_ref().map_or_else(|| "nothing is kept".to_owned(), |at| format!("{} is used", at.display()));
+    notes.push(format!(
+        "cache_folder: {} is not used, since it would say what is started: only your own configuration, in \
+         ~/.config/toolcrib, can name it, or $XDG_CACHE_HOME; {place}",
+        named.display()
+    ));
+    users
 }
 
 /// Servers of several files coming together. The first one of a name stays.

@@ -39,6 +39,11 @@ impl ConfigOverrides {
         self.profile.is_none() && self.set.is_empty()
     }
 
+    /// Whether a setting is of this key.
+    pub(super) fn names(&self, wanted: &str) -> bool {
+        self.set.iter().any(|setting| key(setting) == wanted)
+    }
+
     /// The same with the first settings alone.
     pub(super) fn first(&self, settings: usize) -> Self {
         Self { profile: self.profile.clone(), set: self.set[..settings].to_vec() }

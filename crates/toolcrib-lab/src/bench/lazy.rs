@@ -57,7 +57,7 @@ impl Lazy {
     pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let folder = Scratch::new()?;
         let own = self.program()?.display().to_string();
-        let mut config = "[defaults]\nlifecycle = \"lazy\"\ncache_folder = \"cache\"\n".to_owned();
+        let mut config = "[defaults]\nlifecycle = \"lazy\"\n".to_owned();
         for number in 0..self.servers.get() {
             config.push_str(&format!(
                 "[servers.s{number}]\ncommand = {own:?}\nargs = [\"builtin\", \"files\", \".\"]\n"
@@ -68,6 +68,7 @@ impl Lazy {
         let command = |arguments: &[&str]| {
             let mut command = Command::new(&own);
             command.args(arguments).arg("--config").arg(&file).current_dir(folder.file("."));
+            command.env("XDG_CACHE_HOME", folder.file("cache"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
             command
         };

@@ -102,7 +102,9 @@ impl Templates {
         let scratch = Scratch::new()?;
         let mut ways = [Way::default(), Way::default()];
         let configs = [("auto", "\"auto\""), ("off", "false")]
-            .map(|(name, value)| (scratch.file(&format!("{name}.toml")), value));
+            .map(|(name, value)| (scratch.file(&format!("toolcrib/{name}.toml")), value));
+        // Only the user's own configuration names a cache: `config_home` makes it that.
+        std::fs::create_dir_all(scratch.file("toolcrib"))?;
         for (file, value) in &configs {
             std::fs::write(file, config(python, value, &scratch.file("cache"), &SERVERS))?;
         }
@@ -147,6 +149,7 @@ impl Templates {
         let tasks = scratch.file("tasks.jsonl");
         std::fs::write(&tasks, lines.collect::<String>())?;
         let mut command = std::process::Command::new(program);
+        command.env("XDG_CONFIG_HOME", config_home(config));
         command.arg("--config").arg(config).args(["--quiet", "run"]).arg(tasks).args(["-j", "4", "--out"]);
         command.arg(scratch.file("runs")).stdout(Stdio::null());
         let began = Instant::now();
@@ -242,11 +245,16 @@ fn config(python: Option<&Path>, template: &str, cache: &Path, servers: &[&str])
     head + &servers.iter().map(|name| server(name)).collect::<String>()
 }
 
+/// Where `config` is the user's own one.
+fn config_home(config: &Path) -> &Path {
+    config.parent().and_then(Path::parent).unwrap_or(config)
+}
+
 /// Measures in a process of its own; also gives the CPU time of its whole tree.
 fn child(context: &Context<'_>, config: &Path, loans: usize) -> anyhow::Result<(Starts, Duration)> {
     anyhow::ensure!(!context.cancel.is_cancelled(), "cancelled");
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("--config").arg(config).args([
+    command.env("XDG_CONFIG_HOME", config_home(config)).arg("--config").arg(config).args([
         "--json",
         "--quiet",
         "bench",
