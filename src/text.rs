@@ -18,6 +18,15 @@ pub(crate) fn short_hex(hash: Sha256) -> String {
     format!("{:032x}", short_hash(hash))
 }
 
+/// A word as a shell reads it.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,=".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// Bytes in hexadecimal, in lower case.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -283,7 +283,7 @@ impl<'a> Trust<'a> {
         };
         let help = format!(
             "look at what it starts, then type: toolcrib trust --config {}",
-            shell_word(&file.display().to_string())
+            crate::text::shell_word(&file.display().to_string())
         );
         Err(ConfigError { file: Some(file.to_owned()), message, help: Some(help), ..ConfigError::default() }
             .into())
@@ -325,15 +325,6 @@ fn compared(known: &Digests, now: &Digests) -> Standing {
     let changed: Vec<PathBuf> =
         all.into_iter().filter(|file| known.get(*file) != now.get(*file)).cloned().collect();
     if changed.is_empty() { Standing::Known } else { Standing::Changed(changed) }
-}
-
-/// A word as a shell reads it.
-fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,=".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]

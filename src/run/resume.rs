@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, TryLockError},
     num::NonZeroU32,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -17,7 +18,7 @@ use crate::{
     llm::LlmClient,
     run_files::RunEnd,
     store,
-    text::short_hex,
+    text::{shell_word, short_hex},
 };
 
 /// How long others are waited for that begin a run, and how often they are looked for.
@@ -180,7 +181,7 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
             match last {
                 Some((manifest, _)) if manifest.end == Some(RunEnd::Finished) && !errored => Ok((None, None)),
                 Some((manifest, folder)) => match make.difference(&manifest.make) {
-                    None => Ok((Some(found(manifest, folder)), None)),
+                    None => own(runs, &folder).map(|()| (Some(found(manifest, folder)), None)),
                     Some(reason) if errored => Err(Error::input(
                         format!("the last run of these tasks, {}, had {reason}", manifest.run),
                         Some(format!("continue it all the same with --run {}", manifest.run)),
@@ -218,7 +219,45 @@ fn of_id(runs: &Path, id: &str, make: &Make) -> Result<Found> {
             Some("give it the file of tasks as it was, with the same --limit and --k".to_owned()),
         ));
     }
+    own(runs, &folder)?;
     Ok(found(manifest, folder))
+}
+
+/// Whoever can write into a run that goes on reads its conversations, and decides by its journal which tools are called.
+///
+/// # Errors
+/// [`Error::Input`]: another user can write into the folder or its files, or could put others in their place.
+fn own(runs: &Path, folder: &Path) -> Result<()> {
+    let me = rustix::process::geteuid().as_raw();
+    let doubt = |path: &Path, writable: u32| {
+        let about = fs::symlink_metadata(path).ok()?;
+        let place = path.display();
+        match about.uid() {
+            owner if owner != me && owner != 0 => Some(format!("{place} belongs to user {owner}")),
+            _ if about.mode() & writable != 0 => Some(format!("other users may write to {place}")),
+            _ => None,
+        }
+    };
+    // In a folder for all, such as /tmp, nobody renames what is another's.
+    let runs = &runs.canonicalize().unwrap_or_else(|_| runs.to_owned());
+    let parent = fs::metadata(runs).map_or(0, |about| about.mode());
+    let shared = if parent & 0o1000 == 0 { 0o002 } else { 0 };
+    let files = bounded::entries(folder)
+        .map_err(|error| Error::io(format!("cannot look into {}", folder.display()), error))?;
+    let files = files.iter().filter(|file| !file.is_symlink()).map(PathBuf::as_path);
+    let found =
+        doubt(runs, shared).or_else(|| [folder].into_iter().chain(files).find_map(|path| doubt(path, 0o022)));
+    let Some(found) = found else { return Ok(()) };
+    let place = shell_word(&folder.display().to_string());
+    Err(Error::input(
+        format!(
+            "the run {} is not continued: {found}, so what it recorded may be another user's",
+            folder.display()
+        ),
+        Some(format!(
+            "begin a new one with --fresh; or, if all in it is yours: chown -R $(id -u) {place} && chmod -R go-w {place}"
+        )),
+    ))
 }
 
 /// The run that was written to last, of those that `wanted` names.

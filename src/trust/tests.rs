@@ -342,6 +342,7 @@ fn what_is_known_is_listed_and_forgotten() {
 
 #[test]
 fn the_line_to_type_is_one_for_a_shell() {
+    use crate::text::shell_word;
     assert_eq!(shell_word("/w/a-b_1.toml"), "/w/a-b_1.toml");
     assert_eq!(shell_word("/w/it's here"), r"'/w/it'\''s here'");
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
 };
 
@@ -112,4 +112,39 @@ fn a_journal_with_code_of_others_is_refused() {
     let done = bench.run(&["run", "tasks.jsonl", "--run", &id]);
     assert_ne!(code(&done), 0);
     assert!(err(&done).contains("it has a trigger `t` that this program has not made"), "{}", err(&done));
+}
+
+#[test]
+fn a_run_that_others_can_write_to_is_not_continued() {
+    let (bench, run, _) = bench();
+    let id = run.file_name().unwrap().to_str().unwrap().to_owned();
+    // As if it had been interrupted.
+    let text = fs::read_to_string(run.join("run.json")).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+    manifest["end"] = serde_json::Value::Null;
+    fs::write(run.join("run.json"), manifest.to_string()).unwrap();
+    let set = |place: &Path, mode| fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+    let refused = |why: &str| {
+        for words in [&["run", "tasks.jsonl"][..], &["run", "tasks.jsonl", "--run", &id]] {
+            let done = bench.run(words);
+            assert_eq!(code(&done), 2, "{words:?}: {}", err(&done));
+            assert!(err(&done).contains(why) && err(&done).contains("--fresh"), "{}", err(&done));
+        }
+    };
+    let journal = run.join("journal.db");
+    for (place, mode, good) in [(&journal, 0o666, 0o600), (&journal, 0o620, 0o600), (&run, 0o777, 0o700)] {
+        set(place, mode);
+        refused("other users may write to ");
+        set(place, good);
+    }
+    // Only root can give files to others.
+    if rustix::process::geteuid().is_root() {
+        for place in [&run, &journal, &run.join("run.json"), &bench.0.path().join("runs")] {
+            chown(place, Some(12345), None).unwrap();
+            refused("belongs to user 12345");
+            chown(place, Some(0), None).unwrap();
+        }
+    }
+    let done = bench.run(&["run", "tasks.jsonl"]);
+    assert!(code(&done) == 0 && err(&done).contains("Resuming"), "{}", err(&done));
 }
