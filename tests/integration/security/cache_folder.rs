@@ -18,7 +18,8 @@ fn record_key(words: &[&str]) -> String {
         hash.update((word.len() as u64).to_le_bytes());
         hash.update(word.as_bytes());
     }
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let bits = hash.finalize().iter().take(16).fold(0, |bits: u128, byte| bits << 8 | u128::from(*byte));
+    format!("{bits:032x}")
 }
 
 #[test]
@@ -59,13 +60,14 @@ fn cleaning_removes_nothing_behind_a_link() {
     let count = || fs::read_dir(root.join("pictures")).unwrap().count();
     // In a folder of the file, and in that of the user.
     for cache in ["theirs", "cache/toolcrib"] {
+        let _ = fs::remove_dir_all(root.join(cache));
         fs::create_dir_all(root.join(cache)).unwrap();
         for kind in ["catalog", "template", "launch"] {
             symlink(root.join("pictures"), root.join(cache).join(kind)).unwrap();
         }
         let told = err(&bench.run(&["tools"]));
         let new = fs::read_dir(root.join("pictures")).unwrap().flatten();
-        let new = new.filter(|entry| !entry.path().extension().is_some_and(|end| end == "jpg")).count();
+        let new = new.filter(|entry| entry.path().extension().is_none_or(|end| end != "jpg")).count();
         assert_eq!(count() - new, 1100, "{cache}: {told}");
     }
 }
