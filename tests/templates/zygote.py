@@ -67,7 +67,7 @@ class Template:
         self.zygote, theirs3 = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.manager, theirs4 = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [pairs[0][0], pairs[1][1], pairs[1][1], theirs3.fileno(), theirs4.fileno()]
-        plan = json.dumps({"entries": entries, "avoid": list(avoid), "proven": proven})
+        plan = json.dumps({"entries": entries, "avoid": list(avoid), "all": True, "proven": proven})
         self.pid = os.fork()
         if self.pid == 0:
             try:

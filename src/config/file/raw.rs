@@ -9,7 +9,8 @@ use super::{
 };
 use crate::config::{
     AGENT_SERVER, AgentConfig, ExtractConfig, Guard, HttpConfig, HttpVersion, JudgeConfig, LlmApi,
-    NamePattern, RunConfig, Scope, StartJobs, StopGrace, TokenPrice, env::Names, values::named::Named,
+    NamePattern, RunConfig, Scope, StartJobs, StopGrace, TemplatePackages, TokenPrice, env::Names,
+    values::named::Named,
 };
 use crate::{error::Result, retry::RetryPolicy};
 
@@ -166,7 +167,7 @@ pub(in crate::config) struct Defaults {
     pub(in crate::config) lifecycle: crate::config::Lifecycle,
     pub(in crate::config) inherit_env: Names,
     pub(in crate::config) direct: bool,
-    pub(in crate::config) template: bool,
+    pub(in crate::config) template: TemplatePackages,
     pub(in crate::config) start_caches: bool,
     pub(in crate::config) stop: StopGrace,
 }
@@ -273,7 +274,7 @@ impl Defaults {
             lifecycle: crate::config::Lifecycle::default(),
             inherit_env: Names::inherited(),
             direct: true,
-            template: true,
+            template: TemplatePackages::Known,
             start_caches: true,
             stop: StopGrace::default(),
         }

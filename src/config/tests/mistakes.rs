@@ -150,13 +150,13 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     (
         "[servers.a]\ncommand = 'x'\ntemplate = true",
-        "3: `servers.a.template`: must be \"auto\" or false",
-        "write `template = \"auto\"`, or `template = false` for ordinary starts alone",
+        "3: `servers.a.template`: must be \"auto\", \"all\" or false",
+        "write `template = \"auto\"`, `\"all\"` for all packages, or `false` for ordinary starts alone",
     ),
     (
         "[defaults]\ntemplate = 'always'",
-        "2: `defaults.template`: must be \"auto\" or false",
-        "write `template = \"auto\"`, or `template = false` for ordinary starts alone",
+        "2: `defaults.template`: must be \"auto\", \"all\" or false",
+        "write `template = \"auto\"`, `\"all\"` for all packages, or `false` for ordinary starts alone",
     ),
     (
         "[servers.a]\nurl = 'http://x'\ntemplate = false",

@@ -148,9 +148,9 @@ pub struct StdioConfig {
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
-    /// Whether a Python server may be forked from a process that has imported what several servers share, where that is quicker
-    /// and was seen to make no difference.
-    pub template: bool,
+    /// Which packages the process may have imported that a Python server may be forked from, where that is quicker and was seen to
+    /// make no difference.
+    pub template: TemplatePackages,
     /// What all servers inherit: the only values of variables, besides those that interpreters read at their start, that a
     /// process may have which several servers are forked from.
     pub(crate) inherited: Arc<BTreeMap<String, String>>,
@@ -158,6 +158,19 @@ pub struct StdioConfig {
     pub(crate) inheritable: Names,
     /// Whether its interpreter may keep what it has compiled, for faster starts.
     pub start_caches: bool,
+}
+
+/// What a template may import: a process that Python servers of one environment are forked from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum TemplatePackages {
+    /// There is no template: each start is an ordinary one.
+    Never,
+    /// Packages that are known to change and keep nothing of a process as they are imported: those of the MCP SDK and others that
+    /// many servers use.
+    #[default]
+    Known,
+    /// All that the servers import by themselves. What they change or keep is watched, as far as that can be seen.
+    All,
 }
 
 impl StdioConfig {
@@ -171,7 +184,7 @@ impl StdioConfig {
             limits: ResourceLimits::default(),
             sandbox: None,
             direct: true,
-            template: true,
+            template: TemplatePackages::Known,
             inherited: Arc::default(),
             inheritable: Names::new(Vec::new()),
             start_caches: true,

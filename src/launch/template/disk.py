@@ -33,7 +33,7 @@ def state_of(path: str, is_listed: bool = True) -> "tuple | None":
         return None
     if stat.S_ISDIR(found.st_mode) and not is_listed:
         return found.st_mode, found.st_ino
-    return found.st_mode, found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_mode, found.st_ino, found.st_mtime_ns, found.st_size, None if stat.S_ISDIR(found.st_mode) else found.st_ctime_ns
 
 
 OF_PROCESS = re.compile(r"/proc/(self|thread-self|\d+)/(environ|cmdline|comm|limits|stat|status)")
@@ -149,3 +149,34 @@ class Noted:
 
 def method_of(noted: Noted):
     return lambda *args, **kwargs: noted(*args, **kwargs)
+
+
+def folders_of(module) -> "list[str]":
+    """Where the modules of a package are."""
+    paths = getattr(module, "__dict__", {}).get("__path__", [])
+    paths = getattr(paths, "_path", paths)  # Of a namespace package.
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, (list, tuple)) else []
+
+
+def first_shadow(folder: str, names: "set[str]") -> "str | None":
+    """A file of `folder` that would be imported by one of `names`."""
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    try:
+        listed = os.listdir(folder)
+    except OSError:
+        return None
+    for name in listed:
+        top = name.split(".")[0]
+        if top in names:
+            path = os.path.join(folder, name)
+            loaded = getattr(sys.modules.get(top), "__file__", None) or ""
+            if loaded == path or is_below(loaded, [path]):
+                continue  # It is from there.
+            if name == top and os.path.isdir(path):
+                # A folder without code is a module only if there is no other.
+                has_code = any(os.path.exists(os.path.join(path, "__init__" + suffix)) for suffix in suffixes)
+                if has_code or top not in sys.modules or getattr(sys.modules[top], "__file__", "") is None:
+                    return path
+            if name in [top + suffix for suffix in suffixes]:
+                return path
+    return None

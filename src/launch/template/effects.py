@@ -67,6 +67,12 @@ def process_leftovers() -> dict:
     }
 
 
+def shared_memory() -> "list[bytes]":
+    """The parts of memory that a process and its forks would share, and may write."""
+    with open("/proc/self/maps", "rb") as file:
+        return [line for line in file if line.split(b" ", 2)[1] == b"rw-s"]
+
+
 def filters_of_others(filters: tuple, package: str) -> list:
     """The filters of warnings of Python's own kinds that do not name this package: the others are of warnings of packages."""
 

@@ -28,13 +28,34 @@ STDLIB_NAMES = getattr(sys, "stdlib_module_names", {"argparse", "asyncio", "json
 SITE_FOLDERS = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 FILES_MAX = 2000  # The most sources of its own that are read for one server.
 # Functions whose call, although only its value is kept, may change what later imports see.
-CHANGES_MORE = re.compile(
-    r"_*(load_\w*|\w*patch\w*|install\w*|inject\w*|set\w+|config\w*|init\w*|apply\w*|enable\w*|disable\w*|register\w*|add\w*|insert|append"
-    r"|extend|update\w*|clear\w*|pop|remove\w*|chdir|umask|seed|basicConfig|simplefilter|filterwarnings|exec|eval|import_module|__import__"
-    r"|run\w*|start\w*|main)"
+# Calls that change nothing that an import could see, by the last part of their names. A class of another package is one, too.
+HARMLESS_CALLS = set(
+    "print getLogger abs all any bool bytearray bytes callable chr dict enumerate filter float format frozenset getattr hasattr hash id int"
+    " isinstance issubclass iter len list map max min next object ord property range repr reversed round set slice sorted str sum super tuple"
+    " type vars zip cast namedtuple field fields compile escape partial suppress catch_warnings timedelta join split strip lower upper replace"
+    " encode decode startswith endswith removeprefix removesuffix get items keys values copy resolve parent absolute with_name with_suffix"
+    " dirname basename abspath exists is_file is_dir expanduser getenv getcwd cwd count index total_seconds".split()
 )
-HARMLESS_CALLS = {"getLogger", "print"}
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Pass, ast.Global, ast.Nonlocal, ast.Assert)
+# Decorators and the like of definitions: they keep what they are given.
+HARMLESS_MARKS = HARMLESS_CALLS | set(
+    "dataclass staticmethod classmethod cached_property lru_cache cache wraps contextmanager asynccontextmanager abstractmethod overload"
+    " final override runtime_checkable total_ordering singledispatch field_validator model_validator validator field_serializer"
+    " computed_field tool resource prompt completion list_tools call_tool list_resources read_resource list_resource_templates"
+    " list_prompts get_prompt set_logging_level subscribe_resource unsubscribe_resource progress_notification custom_route lifespan"
+    " command option argument group pass_context version_option".split()
+)
+TYPES_ONLY = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING")
+# Packages that change nothing of others and keep nothing of their process as they are imported: compared, member by member, in forks
+# and ordinary starts. By the names of their modules: those of the MCP SDK, with all that it imports, and others that many servers use.
+KNOWN_PACKAGES = frozenset(
+    "mcp mcp_types pydantic pydantic_core pydantic_settings annotated_types typing_extensions typing_inspection anyio sniffio idna certifi"
+    " h11 httpcore httpx httpx2 httpcore2 httpx_sse starlette sse_starlette uvicorn multipart python_multipart jsonschema"
+    " jsonschema_specifications referencing rpds attr attrs cryptography cffi jwt opentelemetry click rich typer shellingham markdown_it"
+    " mdurl pygments dotenv exceptiongroup importlib_metadata zipp git gitdb smmap requests urllib3 charset_normalizer markdownify bs4"
+    " soupsieve six readabilipy html5lib webencodings lxml protego tzlocal tzdata dateutil pytz yaml numpy structlog loguru colorama"
+    " jinja2 markupsafe itsdangerous orjson tqdm aiohttp multidict yarl frozenlist propcache aiosignal attrs fastmcp packaging".split()
+)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def is_below(path: str, folders: "list[str]") -> bool:
@@ -49,6 +70,11 @@ def is_stdlib(name: str) -> bool:
     if name == "__mp_main__" or not isinstance(file, str):
         return name.split(".")[0] in (*STDLIB_NAMES, *sys.builtin_module_names, "__main__", "__mp_main__") or sys.version_info < (3, 10)
     return is_below(file, [STDLIB]) and not is_below(file, SITE_FOLDERS)
+
+
+def is_stdlib_file(spec) -> bool:
+    place = spec.origin or ""
+    return place in ("built-in", "frozen") or (is_below(place, [STDLIB]) and not is_below(place, SITE_FOLDERS))
 
 
 def is_module_at(name: str, names: "set[str] | list[str] | frozenset[str]") -> bool:
@@ -90,40 +116,72 @@ def is_plain(target: ast.AST) -> bool:
     return isinstance(target, ast.Name) or (isinstance(target, ast.Starred) and is_plain(target.value))
 
 
-def is_value(node: ast.AST) -> bool:
-    """Whether the calls in an expression are only for their values, as far as their names tell."""
-    return not any(CHANGES_MORE.fullmatch(name_of(call.func)) for call in calls_of(node))
+def runs_in(node: ast.AST) -> "list[ast.AST]":
+    """The parts of a statement that run with it: without the bodies of functions that it only defines."""
+    parts, found = [node], []
+    while parts:
+        part = parts.pop()
+        found.append(part)
+        if isinstance(part, (*FUNCTIONS, ast.ClassDef)):
+            for mark in part.decorator_list:  # Their names are looked at by themselves.
+                parts += [*mark.args, *mark.keywords, mark.func] if isinstance(mark, ast.Call) else [mark]
+        if isinstance(part, FUNCTIONS):
+            parts += [*part.args.defaults, *filter(None, part.args.kw_defaults)]
+        elif isinstance(part, ast.ClassDef):
+            parts += [*part.bases, *part.keywords, *part.body]
+        elif not isinstance(part, ast.Lambda):
+            parts += ast.iter_child_nodes(part)
+    return found
 
 
-def has_effects(node: ast.AST, is_called: bool = False) -> bool:
+def is_harmless(call: ast.Call, place: "Place") -> bool:
+    name = name_of(call.func)
+    return name in HARMLESS_CALLS or (name.lstrip("_")[:1].isupper() and name not in place.classes)
+
+
+def has_effects(node: ast.AST, place: "Place", is_called: bool = False, known: "frozenset[str]" = frozenset()) -> bool:
     """Whether a statement, if it runs, may change what later imports see, or whether they come: imports of other packages may, too.
-    It may return if it is of a function that `is_called` for its value."""
-    for part in ast.walk(node):
+    It may return if it is of a function that `is_called` for its value, and call the functions `known`."""
+    for part in runs_in(node):
         if isinstance(part, ast.Import):
             if not all(alias.name.split(".")[0] in STDLIB_NAMES for alias in part.names):
                 return True
         elif isinstance(part, ast.ImportFrom):
             if part.level or (part.module or "").split(".")[0] not in STDLIB_NAMES:
                 return True
-        elif isinstance(part, ast.Expr):
-            if any(name_of(call.func) not in HARMLESS_CALLS for call in calls_of(part)):
+        elif isinstance(part, ast.Call):
+            if not is_harmless(part, place) and name_of(part.func) not in known:
                 return True
-        elif isinstance(part, ast.Assign):
-            if not (all(map(is_plain, part.targets)) and is_value(part.value)):
+        elif isinstance(part, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.NamedExpr)):
+            targets = part.targets if isinstance(part, (ast.Assign, ast.Delete)) else [part.target]
+            if not all(map(is_plain, targets)):
                 return True
-        elif isinstance(part, (ast.AugAssign, ast.AnnAssign)):
-            if not (is_plain(part.target) and is_value(part)):
+        elif isinstance(part, (*FUNCTIONS, ast.ClassDef)):
+            if not is_plain_definition(part, place):
                 return True
-        elif isinstance(part, ast.Delete) or (isinstance(part, ast.Return) and not is_called):
+        elif isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom)) or (isinstance(part, ast.Return) and not is_called):
             return True
     return False
+
+
+def is_plain_definition(node: ast.AST, place: "Place") -> bool:
+    """Whether decorators, bases and the like only keep what is defined."""
+    marks = [part.func if isinstance(part, ast.Call) else part for part in node.decorator_list]
+    if not all(name_of(mark) in HARMLESS_MARKS for mark in marks):
+        return False
+    if not isinstance(node, ast.ClassDef):
+        return True
+    is_own = any(name_of(base) in place.classes for base in node.bases)
+    return not is_own and all(keyword.arg in ("total", "frozen", "kw_only") for keyword in node.keywords)
 
 
 def known_test(test: ast.AST, is_main: bool) -> "bool | None":
     """What the condition of an `if` comes to, where that is the same at each start of this Python."""
     text = ast.unparse(test)
-    if text.endswith("TYPE_CHECKING"):
+    if text in TYPES_ONLY:
         return False
+    if text.startswith("not ") and text[4:] in TYPES_ONLY:
+        return True
     if text in ("__name__ == '__main__'", "'__main__' == __name__"):
         return is_main
     allowed = (
@@ -148,9 +206,9 @@ class Place:
 
     def __init__(self, package: str, is_main: bool, tree: ast.Module):
         self.package, self.is_main = package, is_main
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        self.functions = {node.name: node for node in tree.body if isinstance(node, kinds)}
+        self.functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
         self.names: "dict[str, tuple[str, str]]" = {}
+        self.classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}  # And what is taken from own modules.
 
 
 class Entry:
@@ -159,7 +217,8 @@ class Entry:
     It ends where the server's own code, as it is imported, may change what a later import sees: the modules after that are imported by
     the server itself."""
 
-    def __init__(self, kind: str, name: str):
+    def __init__(self, kind: str, name: str, is_all: bool):
+        self.is_all = is_all  # Whether more than known packages may be imported.
         self.folder = os.path.dirname(os.path.realpath(name)) if kind == "script" else None
         self.wanted: "dict[tuple[str, str], None]" = {}  # Modules, each with a name to take from it, or "".
         self.missing = kind == "script" and not os.path.isfile(name)
@@ -242,6 +301,9 @@ class Entry:
             if spec is None:
                 return
             if not self._is_own(part, spec):
+                if not (self.is_all or part.split(".")[0] in KNOWN_PACKAGES or is_stdlib_file(spec)):
+                    self._ends = True  # What it changes may be seen by what comes after it.
+                    return
                 self.wanted[part, ""] = None
             elif (spec.origin or "").endswith(".py"):
                 is_package = spec.submodule_search_locations is not None
@@ -270,9 +332,9 @@ class Entry:
     def _step(self, node: ast.stmt, place: Place) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node, place)
-        elif isinstance(node, DEFINITIONS):
-            pass
         elif isinstance(node, ast.ClassDef):
+            head = ast.ClassDef(node.name, node.bases, node.keywords, [], node.decorator_list)
+            self._ends |= has_effects(head, place)
             self._run(node.body, place)
         elif isinstance(node, ast.If) and (test := known_test(node.test, place.is_main)) is not None:
             self._run(node.body if test else node.orelse, place)
@@ -280,34 +342,36 @@ class Entry:
             before, self._lacks = self._lacks, False
             self._run(node.body, place)
             lacks, self._lacks = self._lacks, before
-            if lacks:
-                self._ends |= any(map(has_effects, node.handlers))
-            else:
+            if lacks or not all(isinstance(part, (ast.Import, ast.ImportFrom)) for part in node.body):
+                self._ends |= any(has_effects(handler, place) for handler in node.handlers)
+            if not lacks:
                 self._run(node.orelse, place)
             self._run(node.finalbody, place)
-        elif isinstance(node, (ast.With, ast.AsyncWith)) and all(is_value(item.context_expr) for item in node.items):
+        elif isinstance(node, ast.With) and not any(has_effects(item, place) for item in node.items):
             self._run(node.body, place)
-        elif isinstance(node, ast.Expr):
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
             self._call(node, place)
         elif isinstance(node, ast.Raise):
             self._ends = True
         else:
-            functions = [self._function(place, call.func) for call in calls_of(node)]
-            inner = [statement for _, function in filter(None, functions) for statement in function.body]
-            self._ends |= has_effects(node) or any(has_effects(part, is_called=True) for part in inner)
+            functions = {name_of(call.func): found for call in calls_of(node) if (found := self._function(place, call.func))}
+            inner = [(statement, inside) for inside, function in functions.values() for statement in function.body]
+            self._ends |= has_effects(node, place, known=frozenset(functions))
+            self._ends |= any(has_effects(statement, inside, is_called=True) for statement, inside in inner)
 
     def _call(self, node: ast.Expr, place: Place) -> None:
-        """Of a statement that only calls: `main()`, `sys.exit(main())`. The functions that are called are run, and then nothing is certain."""
-        calls = calls_of(node)
-        if all(name_of(call.func) in HARMLESS_CALLS for call in calls):
-            return
+        """Of a statement that only calls: `main()`, `sys.exit(main())`. The function that is called is run, and then nothing is certain."""
+        calls = [call for call in calls_of(node) if not is_harmless(call, place)]
         for call in calls:
             found = self._function(place, call.func)
             if found:
+                # What runs before it must be harmless.
+                around = {id(outer) for outer in calls if any(part is call for part in ast.walk(outer))}
                 inside, function = found
-                self._run(function.body, inside)
+                if all(id(other) in around for other in calls):
+                    self._run(function.body, inside)
                 break
-        self._ends = True
+        self._ends |= bool(calls)
 
     def _function(self, place: Place, called: ast.AST) -> "tuple[Place, ast.FunctionDef] | None":
         """The server's own function of this name, with its module."""
@@ -329,9 +393,12 @@ class Entry:
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             bases = [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")] if base else []
-            place.names.update((alias.asname or alias.name, (base, alias.name)) for alias in node.names)
+            names = [(alias.asname or alias.name, alias.name) for alias in node.names]
+            place.names.update((known, (base, name)) for known, name in names)
         for name in bases:
             self._visit(name)
+        if isinstance(node, ast.ImportFrom) and bases[:1] and bases[0] in self._places:
+            place.classes.update(known for known, _ in names)
         tops = {name.split(".")[0] for name in bases}
         if not self._ends and any(self._find(top) is None for top in tops):
             self._lacks = True

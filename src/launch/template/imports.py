@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import subprocess
+import time
 
 # What these modules read as they are imported changes nothing in them (GitPython runs `git version`), or is renewed.
 HARMLESS = {"git": ("*", "<cwd>"), "rich": ("<cwd>",)}
@@ -27,7 +29,7 @@ class Watch:
     def __init__(self, avoid: "list[str]", is_new: bool):
         self.avoid = [name for name in avoid if not name.endswith(CUT)]
         self.cuts = {name[: -len(CUT)] for name in avoid if name.endswith(CUT)}
-        self.is_new = is_new
+        self.is_new, self.began = is_new, time.time_ns()
         self._loaded: "set[str]" = set()
         self.names: "dict[str, set[str]]" = {}  # Variables that were read, each with the modules that did.
         self.set_by: "dict[bytes, str]" = {}  # Variables that were set or removed, each with the module that did it last.
@@ -43,7 +45,7 @@ class Watch:
         self._wanted = ""
         self._loading: "list[str]" = []
         self._undo: list = []
-        self._left = process_leftovers()
+        self._left, self._shared = process_leftovers(), shared_memory()
         self._settings = settings()
         self._filters = tuple(warnings.filters)
         self._drawn = drawn()
@@ -91,6 +93,9 @@ class Watch:
             self._roll_back(module, before)
             del self.seeds[seeds:]
         self._check([module])
+        shared, self._shared = self._shared, shared_memory()
+        if self._shared != shared:
+            self.blame("left memory that forks would share", [module])
         # What is set for a while, and then as it was, is seen by nobody else.
         for name in sorted({variable.partition(b"=")[0] for variable in variables ^ environment_now()}):
             self.blame_change(f"set or removed the variable {os.fsdecode(name)}", [self.set_by.get(name, module)])
@@ -232,6 +237,9 @@ class Watch:
                 self._watch_chance(sys.modules[module], name)
         for module, name in ((os, "putenv"), (os, "unsetenv")):
             self._note_calls(module, name, self._note_variable)
+        self.replace(random.Random, "setstate", noting_states(random.Random.setstate, self._note_seed))
+        for holder, name in ((subprocess.Popen, "__init__"), (os, "system"), (os, "posix_spawn"), (os, "posix_spawnp")):
+            self._note_calls(holder, name, self._note_program)
         for name in ("seed", "setstate"):
             self._note_calls(random, name, lambda *args: self.blame("set the seed of chance") if args and args[0] is not None else None)
         self._note_calls(os, "register_at_fork", lambda *_: self.blame("asked to be told of forks"))
@@ -242,6 +250,11 @@ class Watch:
         self._note_calls(sys, "addaudithook", lambda *_: self.blame_change("added an audit hook"))
         self.disk.start()
         self.replace(sys, "argv", watched_arguments(self))
+
+    def _note_program(self, *_) -> None:
+        """What it says may differ from server to server."""
+        if (self.loading() or "").partition(".")[0] not in HARMLESS:
+            self.blame("has run a program")
 
     def _note_variable(self, name, *_) -> None:
         self.set_by[os.fsencode(name)] = self.loading() or "sys"
@@ -416,6 +429,14 @@ def noting_seeds(seed, note, seeds: "list[tuple[str, str]]", loading):
         return seed(generator, a, *args, **kwargs)
 
     return functools.update_wrapper(noted, seed)
+
+
+def noting_states(setstate, note):
+    def noted(generator, state):
+        note(generator)
+        return setstate(generator, state)
+
+    return functools.update_wrapper(noted, setstate)
 
 
 def watched_environment(watch: Watch, original: type) -> type:

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::python::{Entry, PythonStart};
 use crate::{
-    config::{Secrets, StdioConfig, secret_name},
+    config::{Secrets, StdioConfig, TemplatePackages, secret_name},
     text::short_hex,
 };
 
@@ -70,6 +70,8 @@ pub(crate) struct Key {
     flags: Vec<String>,
     /// The environment of the template.
     environment: BTreeMap<String, String>,
+    /// What it may import.
+    packages: TemplatePackages,
     /// The only program that the template is for. `None`: for all of them, so that it has what each of them imports.
     program: Option<Entry>,
 }
@@ -77,12 +79,13 @@ pub(crate) struct Key {
 impl fmt::Debug for Key {
     /// Variables are named, since their values may be private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interpreter, flags, environment, program } = self;
+        let Self { interpreter, flags, environment, packages, program } = self;
         let names = environment.keys();
         f.debug_struct("Key")
             .field("interpreter", interpreter)
             .field("flags", flags)
             .field("environment", &names)
+            .field("packages", packages)
             .field("program", program)
             .finish()
     }
@@ -128,7 +131,7 @@ impl Key {
         });
         let environment = shared.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
         let (interpreter, flags) = (start.interpreter.clone(), start.flags.clone());
-        Ok(Self { interpreter, flags, environment, program: None })
+        Ok(Self { interpreter, flags, environment, packages: spec.template, program: None })
     }
 
     /// The key of a template for this program alone.
@@ -150,7 +153,7 @@ impl Key {
 
     /// Whether this and `entry` are those of a server as it is configured, with a variable of a task.
     pub(super) fn varies_by_task(&self, entry: &Entry) -> bool {
-        let Self { interpreter, flags, environment, program: _ } = self;
+        let Self { interpreter, flags, environment, packages: _, program: _ } = self;
         let (Entry::Module(entry) | Entry::Script(entry)) = entry;
         let mut words = flags.iter().chain(environment.values()).chain([entry]);
         interpreter.as_os_str().as_encoded_bytes().contains(&0) || words.any(|word| word.contains('\0'))
@@ -175,6 +178,9 @@ impl Key {
             add(name.as_bytes());
             add(value.as_bytes());
         }
+        if self.packages == TemplatePackages::All {
+            add(b"all packages");
+        }
         if let Some(Entry::Module(program) | Entry::Script(program)) = &self.program {
             add(b"program");
             add(program.as_bytes());
@@ -198,7 +204,8 @@ impl Key {
                 Entry::Script(path) => ["script", path],
             })
             .collect();
-        let plan = json!({ "entries": entries, "avoid": avoid, "proven": proven }).to_string();
+        let all = self.packages == TemplatePackages::All;
+        let plan = json!({ "entries": entries, "avoid": avoid, "all": all, "proven": proven }).to_string();
         let args = self.flags.iter().cloned().chain(["-c".to_owned(), code.to_owned(), plan]).collect();
         let mut spec = StdioConfig::new(&self.interpreter, args, FOLDER);
         spec.env = self.environment().into();
@@ -311,6 +318,6 @@ mod tests {
         assert_eq!(spec.args[..3], ["-u", "-c", "CODE"]);
         let plan: serde_json::Value = serde_json::from_str(&spec.args[3]).unwrap();
         let entries = [["module", "b"], ["script", "/x/bin/a"]];
-        assert_eq!(plan, json!({ "entries": entries, "avoid": ["m.n"], "proven": "a" }));
+        assert_eq!(plan, json!({ "entries": entries, "avoid": ["m.n"], "all": false, "proven": "a" }));
     }
 }

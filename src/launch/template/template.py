@@ -36,7 +36,7 @@ class Template:
         self.has_folder = not getattr(sys.flags, "safe_path", sys.flags.isolated)
         self.first = sys.path[0] if sys.path else None
         self.arguments = sys.argv
-        self.own = {self._place(*entry): Entry(*entry) for entry in self.entries}
+        self.own = {self._place(*entry): Entry(*entry, plan["all"]) for entry in self.entries}
         self.group = group_of(list(self.own.values()), watch.cuts)
         if not self.group:
             watch.problems.append(("what its servers import cannot be read before they start", []))
@@ -64,6 +64,9 @@ class Template:
         files.update(*(entry.files for entry in self.own.values()))  # What they import may be something else then.
         self.files = sorted(file for file in files if file)
         self.state = self.files_now()
+        changed = [file for file, state in zip(self.files, self.state) if state and state[-1] and state[-1] > watch.began]
+        if changed:
+            watch.problems.append((f"{changed[0]} has changed while it was imported", []))
 
     def _place(self, kind: str, name: str) -> "tuple[str, str]":
         return kind, os.path.realpath(name) if kind == "script" else name
@@ -131,37 +134,6 @@ class Template:
             mode = os.fstat(file).st_mode
             if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
                 raise Refusal("an input or output is no pipe")
-
-
-def folders_of(module) -> "list[str]":
-    """Where the modules of a package are."""
-    paths = getattr(module, "__dict__", {}).get("__path__", [])
-    paths = getattr(paths, "_path", paths)  # Of a namespace package.
-    return [path for path in paths if isinstance(path, str)] if isinstance(paths, (list, tuple)) else []
-
-
-def first_shadow(folder: str, names: "set[str]") -> "str | None":
-    """A file of `folder` that would be imported by one of `names`."""
-    suffixes = tuple(importlib.machinery.all_suffixes())
-    try:
-        listed = os.listdir(folder)
-    except OSError:
-        return None
-    for name in listed:
-        top = name.split(".")[0]
-        if top in names:
-            path = os.path.join(folder, name)
-            loaded = getattr(sys.modules.get(top), "__file__", None) or ""
-            if loaded == path or is_below(loaded, [path]):
-                continue  # It is from there.
-            if name == top and os.path.isdir(path):
-                # A folder without code is a module only if there is no other.
-                has_code = any(os.path.exists(os.path.join(path, "__init__" + suffix)) for suffix in suffixes)
-                if has_code or top not in sys.modules or getattr(sys.modules[top], "__file__", "") is None:
-                    return path
-            if name in [top + suffix for suffix in suffixes]:
-                return path
-    return None
 
 
 class Server:

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     background::Background,
-    config::{Secrets, StdioConfig},
+    config::{Secrets, StdioConfig, TemplatePackages},
     process::{Supervisor, TeardownScope, Template},
 };
 
@@ -187,7 +187,7 @@ impl Templates {
     /// Whether `spec` is a Python server that may have a template. Looks at one or two files.
     pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
         let has_guards = || matches!(self.0.supervisor.scope(), TeardownScope::Guard { .. });
-        spec.template && has_guards() && PythonStart::of(spec).is_ok()
+        spec.template != TemplatePackages::Never && has_guards() && PythonStart::of(spec).is_ok()
     }
 
     /// Whether `spec`, a start of what is `configured` with the values of a task, would need a template that no other task could use.
@@ -211,7 +211,7 @@ impl Templates {
     /// # Errors
     /// Why it cannot be forked, in words for a person.
     pub(crate) fn examine(&self, spec: &StdioConfig, facts: StartFacts<'_>) -> Result<Planned, String> {
-        if !spec.template {
+        if spec.template == TemplatePackages::Never {
             return Err("`template` is false".to_owned());
         }
         if let TeardownScope::Group { because } = self.0.supervisor.scope() {

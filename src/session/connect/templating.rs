@@ -17,7 +17,7 @@ use super::{
 };
 use crate::session::{ConnectContext, SessionEvent};
 use crate::{
-    config::{Endpoint, Scope, ServerConfig, StdioConfig},
+    config::{Endpoint, Scope, ServerConfig, StdioConfig, TemplatePackages},
     launch::{
         Launcher,
         template::{
@@ -199,7 +199,9 @@ fn command_line(spec: &StdioConfig) -> String {
 /// Tells the templates of the servers that are started with the manager.
 pub(crate) async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_context: &ConnectContext) {
     let specs = servers.filter_map(|config| match &config.endpoint {
-        Endpoint::Stdio(spec) if spec.template => Some((spec.clone(), repeats(config))),
+        Endpoint::Stdio(spec) if spec.template != TemplatePackages::Never => {
+            Some((spec.clone(), repeats(config)))
+        }
         _ => None,
     });
     let specs: Vec<(StdioConfig, bool)> = specs.collect();

@@ -8,7 +8,9 @@ use std::{
 
 use serde_json::Value;
 use toolcrib::{
-    Config, Endpoint, Loan, Manager, ServerConfig, ServerName, StdioConfig, config::Scope, manager::Borrower,
+    Config, Endpoint, Loan, Manager, ServerConfig, ServerName, StdioConfig,
+    config::{Scope, TemplatePackages},
+    manager::Borrower,
 };
 
 use super::{Lab, is_running, say};
@@ -68,6 +70,7 @@ impl PythonLab {
         std::fs::copy(source(script), &copy).unwrap();
         let args = [copy.display().to_string()].into_iter().chain(args.iter().cloned());
         let mut child = StdioConfig::new(self.python(), args.collect(), folder);
+        child.template = TemplatePackages::All; // Those of a test are no known ones.
         child.set_env("PATH", std::env::var("PATH").unwrap());
         child.set_env(Lab::VARIABLE, self.lab.mark());
         let mut server = ServerConfig::new(ServerName::new(name).unwrap(), Endpoint::Stdio(child));

@@ -12,8 +12,11 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use toolcrib::{
-    Config, Endpoint, Loan, Manager, ServerConfig, ServerName, StdioConfig, cli_support::bench::Scratch,
-    config::Scope, manager::Borrower, session::ServerState,
+    Config, Endpoint, Loan, Manager, ServerConfig, ServerName, StdioConfig,
+    cli_support::bench::Scratch,
+    config::{Scope, TemplatePackages},
+    manager::Borrower,
+    session::ServerState,
 };
 
 use crate::{
@@ -118,7 +121,7 @@ impl TemplateFaults {
         let arguments = ["-m", "mcp_server_time", "--local-timezone=UTC"].map(str::to_owned);
         let mut child = StdioConfig::new(python, arguments.to_vec(), "/");
         child.set_env("PATH", std::env::var("PATH").unwrap_or_default());
-        child.template = signal.is_some();
+        child.template = if signal.is_some() { TemplatePackages::All } else { TemplatePackages::Never };
         let mut server = ServerConfig::new(ServerName::new("time")?, Endpoint::Stdio(child));
         server.scope = Scope::Task;
         let mut config = Config::new([server]);

@@ -14,6 +14,7 @@ use serde_json::json;
 use toolcrib::{
     Endpoint, Loan, Manager, ServerConfig,
     cli_support::bench::{Scratch, at_percent, sorted},
+    config::TemplatePackages,
     manager::{Borrower, TemplateState},
     session::ServerState,
 };
@@ -271,8 +272,7 @@ fn child(context: &Context<'_>, config: &Path, loans: usize) -> anyhow::Result<(
 async fn measure(context: &Context<'_>, loans: usize) -> anyhow::Result<Starts> {
     let config = context.load()?;
     let manager = context.start(&config).await?;
-    let has_template =
-        |server: &ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.template);
+    let has_template = |server: &ServerConfig| matches!(&server.endpoint, Endpoint::Stdio(child) if child.template != TemplatePackages::Never);
     let templates = config.servers.values().filter_map(|entry| entry.server.as_ref().ok()).any(has_template);
     for _ in 1..=WARM_UP {
         lend_once(&manager).await?;

@@ -14,7 +14,8 @@ use clap::Args;
 use serde_json::Map;
 use tokio::runtime::{Builder, Runtime};
 use toolcrib::{
-    Config, Endpoint, Error, Loan, Manager, ServerConfig, ServerName, StdioConfig, config::Guard,
+    Config, Endpoint, Error, Loan, Manager, ServerConfig, ServerName, StdioConfig,
+    config::{Guard, TemplatePackages},
 };
 
 use toolcrib_fakes::servers::stubborn::TOOL;
@@ -124,6 +125,7 @@ fn server(line: &[String]) -> Result<ServerConfig, Error> {
     if let Ok(path) = std::env::var("PATH") {
         child.set_env("PATH", path);
     }
+    child.template = TemplatePackages::All;
     let mut config = ServerConfig::new(ServerName::new(SERVER)?, Endpoint::Stdio(child));
     config.startup_timeout = STARTUP;
     (config.stop.eof, config.stop.term) = (GRACE, GRACE);

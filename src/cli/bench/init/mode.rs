@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use toolcrib::{Config, Endpoint, ServerConfig};
+use toolcrib::{Config, Endpoint, ServerConfig, config::TemplatePackages};
 
 /// In the order in which they are measured and shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -86,7 +86,7 @@ impl Mode {
 pub(super) fn without_templates(config: &mut Config) {
     for entry in config.servers.values_mut() {
         if let Ok(ServerConfig { endpoint: Endpoint::Stdio(command), .. }) = &mut entry.server {
-            command.template = false;
+            command.template = TemplatePackages::Never;
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::{
         ArgumentCheck, DenyRule, HttpTransport, Lifecycle, NamePattern, ResourceLimits, RestartPolicy,
-        RetryCalls, Scope, ToolFilter, ToolRenames,
+        RetryCalls, Scope, TemplatePackages, ToolFilter, ToolRenames,
         file::{
             node::{Node, Value},
             section::{Section, parse_duration},
@@ -146,7 +146,7 @@ pub(in crate::config) enum RawKind {
         cwd: Option<Text>,
         inherit_env: Vec<NamePattern>,
         direct: Option<bool>,
-        template: Option<bool>,
+        template: Option<TemplatePackages>,
         start_caches: Option<bool>,
         limits: ResourceLimits,
         sandbox: Option<Box<RawSandbox>>,
@@ -285,14 +285,15 @@ fn kind(table: &Section<'_>) -> Result<RawKind> {
 }
 
 /// Whether it may be forked from a template. There is no way to insist on it: what cannot be forked starts as ever.
-pub(super) fn template(table: &Section<'_>) -> Result<Option<bool>> {
+pub(super) fn template(table: &Section<'_>) -> Result<Option<TemplatePackages>> {
     Ok(match table.get("template").map(|entry| &entry.node.value) {
         None => None,
-        Some(Value::Bool(false)) => Some(false),
-        Some(Value::Text(word)) if word == "auto" => Some(true),
+        Some(Value::Bool(false)) => Some(TemplatePackages::Never),
+        Some(Value::Text(word)) if word == "auto" => Some(TemplatePackages::Known),
+        Some(Value::Text(word)) if word == "all" => Some(TemplatePackages::All),
         Some(_) => {
-            let help = "write `template = \"auto\"`, or `template = false` for ordinary starts alone";
-            return Err(table.key_error("template", "must be \"auto\" or false", Some(help)));
+            let help = "write `template = \"auto\"`, `\"all\"` for all packages, or `false` for ordinary starts alone";
+            return Err(table.key_error("template", "must be \"auto\", \"all\" or false", Some(help)));
         }
     })
 }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use super::*;
 use crate::{
-    config::{Guard, StopGrace},
+    config::{Guard, StopGrace, TemplatePackages},
     launch::template::{
         pool::{IDLE, Why},
         proof::{Fingerprint, Proof},
@@ -131,7 +131,7 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
     second.failed("it ended after 0.3 s");
     let off = templates.plan(&spec, facts).unwrap();
     assert_eq!(why(&off, 100).await, Why::Off("it ended after 0.3 s".to_owned()));
-    let never = StdioConfig { template: false, ..spec };
+    let never = StdioConfig { template: TemplatePackages::Never, ..spec };
     assert_eq!(templates.examine(&never, facts).err().unwrap(), "`template` is false");
 }
 
