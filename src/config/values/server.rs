@@ -162,6 +162,7 @@ pub struct StdioConfig {
 
 /// What a template may import: a process that Python servers of one environment are forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
 pub enum TemplatePackages {
     /// There is no template: each start is an ordinary one.
     Never,
