@@ -21,7 +21,8 @@ impl Detached {
     /// Starts the executable of this process again, with an empty standard input and `log` as standard error. The new
     /// process must call [`leave_session`]: a hook between fork and exec would be slower.
     pub fn start(arguments: &[OsString], log: File) -> io::Result<Self> {
-        let mut command = Command::new(own_executable()?);
+        let executable = own_executable()?;
+        let mut command = Command::new(&executable);
         std::os::unix::process::CommandExt::arg0(&mut command, "toolcrib");
         // So that the working directory can be removed or unmounted while the process runs.
         command
@@ -32,7 +33,9 @@ impl Detached {
             .stderr(Stdio::from(log));
         // It raises its own limit, and gives the one before to servers.
         let _lowered = crate::file_limit::Lowered::new();
-        command.spawn().map(Self)
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", executable.display()));
+        command.spawn().map(Self).map_err(named)
     }
 
     /// Its exit status, if it has ended.

@@ -46,8 +46,8 @@ impl Down {
         }
         if daemons.is_empty() && left.is_empty() {
             match ui.json {
-                true => Ui::json(json!({"schema": 1, "daemons": [], "processes_left": 0})),
-                false => ui.status("Finished", "no daemon runs, 0 processes left"),
+                true => Ui::json(json!({"schema": 1, "daemons": [], "processes_left": count_of(&left)})),
+                false => ui.status("Finished", format!("no daemon runs, {}", Ui::none_left())),
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -73,7 +73,7 @@ impl Down {
             rows.push(row);
         }
         if ui.json {
-            Ui::json(json!({"schema": 1, "daemons": rows, "processes_left": left.len()}));
+            Ui::json(json!({"schema": 1, "daemons": rows, "processes_left": count_of(&left)}));
         }
         match trouble {
             _ if !left.is_empty() => Err(Error::TeardownIncomplete { pids: left }.into()),
@@ -97,6 +97,11 @@ fn place(context: &Context<'_>) -> Result<DaemonPlace, Error> {
     let places = candidates.iter().filter_map(|file| DaemonPlace::of_removed(file, &env).ok());
     let found = places.into_iter().find(|place| place.socket().exists());
     found.ok_or(trouble)
+}
+
+/// The number of processes that are left. `None`: they cannot be found here.
+fn count_of(left: &[u32]) -> Option<usize> {
+    (!left.is_empty() || Ui::can_count_processes()).then_some(left.len())
 }
 
 fn show(ui: &Ui, report: &StopReport) {

@@ -112,7 +112,7 @@ pub(crate) async fn tear_down(context: &Context<'_>, manager: Manager) -> anyhow
     let refused = manager.report().refused_by_lock().cloned();
     let report = context.stop(manager).await;
     if context.ui.json {
-        let left = report.as_ref().map_or(1, |_| 0);
+        let left = report.as_ref().map_or(Some(1), |_| Ui::can_count_processes().then_some(0));
         let servers = report.as_ref().map(|report| report.servers.clone()).unwrap_or_default();
         let keeping = report.as_ref().map(|report| report.teardown_scope.clone()).ok();
         Ui::json(

@@ -266,7 +266,25 @@ impl Ui {
     /// The end of a teardown that was verified.
     pub(crate) fn torn_down(&self, report: &StopReport) {
         let count = counted(report.servers.len(), "server");
-        self.status("Finished", format!("{count} stopped in {}, 0 processes left", seconds(report.wall)));
+        self.status(
+            "Finished",
+            format!("{count} stopped in {}, {}", seconds(report.wall), Self::none_left()),
+        );
+    }
+
+    /// What a teardown says at its end about processes, after a search that found none.
+    pub(crate) fn none_left() -> &'static str {
+        match Self::can_count_processes() {
+            true => "0 processes left",
+            false => {
+                "their process groups are empty; what left these was not looked for, as there is no /proc"
+            }
+        }
+    }
+
+    /// Whether processes can be found by their mark here.
+    pub(crate) fn can_count_processes() -> bool {
+        std::path::Path::new("/proc/self/environ").exists()
     }
 
     /// The end of the program by `error`.

@@ -7,6 +7,7 @@ import time
 
 # What these modules read as they are imported changes nothing in them (GitPython runs `git version`), or is renewed.
 HARMLESS = {"git": ("*", "<cwd>"), "rich": ("<cwd>",)}
+MARKS = ("TOOLCRIB_OWNER", "TOOLCRIB_TEMPLATE")  # Variables of toolcrib's own.
 # These modules read all variables, and use those that begin so, in capitals or not.
 PREFIXES = {"fastmcp": "FASTMCP_*", "fastmcp.settings": "FASTMCP_*"}
 # What every server on this package imports as it begins to serve, inside of a function.
@@ -126,7 +127,7 @@ class Watch:
         if name == "*" and module in PREFIXES:
             names = {PREFIXES[module], PREFIXES[module].lower()}
         for name in names:
-            if name not in HARMLESS.get(module, ()) and not name.startswith("TOOLCRIB_"):  # Our own marks.
+            if name not in HARMLESS.get(module, ()) and name not in MARKS:
                 self.names.setdefault(name, set()).add(module)
 
     def blame(self, what: str, modules: "list[str] | None" = None) -> None:

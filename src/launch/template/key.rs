@@ -59,7 +59,7 @@ const READ_AT_START: &[&str] = &[
     "MIMALLOC_*",
 ];
 /// Those of this program, and of a shell about one process.
-const OF_ONE_PROCESS: &[&str] = &["TOOLCRIB_*", "_", "PWD", "OLDPWD", "SHLVL"];
+const OF_ONE_PROCESS: &[&str] = &["TOOLCRIB_OWNER", "TOOLCRIB_TEMPLATE", "_", "PWD", "OLDPWD", "SHLVL"];
 /// Where templates run: servers go into their own folders.
 const FOLDER: &str = "/";
 

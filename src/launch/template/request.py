@@ -19,7 +19,6 @@ READ_AT_START = (
     "PYTHON", "LC_", "LANG=", "LANGUAGE=", "LD_", "GLIBC_", "MALLOC_", "GCONV_PATH=", "OPENSSL_", "OMP_", "KMP_",
     "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_", "CUDA_", "RUST_", "RAYON_", "TOKIO_", "SETUPTOOLS_", "COVERAGE_",
 )  # fmt: skip
-MARKS = b"TOOLCRIB_"
 libc = ctypes.PyDLL(None, use_errno=True)  # Keeps the lock of the interpreter: a fork must hold it.
 
 
@@ -114,8 +113,9 @@ class Variables:
         begins = [variable for variable in own if variable.startswith(prefix)]
         count = self.count(prefix)
         if not prefix:  # All but our marks.
-            begins = [variable for variable in begins if not variable.startswith(MARKS)]
-            count -= self.count(MARKS)
+            marks = tuple(name.encode() + b"=" for name in MARKS)
+            begins = [variable for variable in begins if not variable.startswith(marks)]
+            count -= sum(map(self.count, marks))
         missing = any(self.block.find(b"\0" + variable + b"\0", self.start - 1) < 0 for variable in begins)
         return missing or count != len(begins)
 
