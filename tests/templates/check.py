@@ -21,7 +21,7 @@ SHARED_LIB = """
 import asyncio, concurrent.futures, logging, multiprocessing, os, random, ssl, tempfile, uuid
 from os import getcwd
 from sys import argv
-LEVEL = os.environ.get("SHARED_LIB_LEVEL", "none")
+LEVEL = os.environ.get("SHARED_LIB_LEVEL", os.environ.get("TOOLCRIB_LEVEL", "none"))
 SEEDED, BY_CHANCE = random.Random(5), random.Random()
 try: import no_such_thing
 except ImportError: pass

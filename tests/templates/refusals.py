@@ -102,6 +102,7 @@ def check_refused(lab) -> "list[str]":
     cases = [  # Arguments, other values, and words of the refusal (`None`: it starts).
         (["-m", "probe_server", "code0"], {}, None),
         (["-m", "probe_server", "x"], {"env": {**env, level: "3"}}, level),
+        (["-m", "probe_server", "x"], {"env": {**env, "TOOLCRIB_LEVEL": "3"}}, "TOOLCRIB_LEVEL"),
         (["-m", "probe_server", "x"], {"env": {**env, "LC_ALL": "C"}}, "LC_"),
         (["-m", "probe_server", "x"], {"env": {**env, "PYTHONUNBUFFERED": "1"}}, "PYTHON"),
         (["-m", "probe_server", "x"], {"env": {**env, "LANG": "C"}}, "LANG"),

@@ -151,7 +151,6 @@ pub(super) struct RawConfig {
 
 /// The `[defaults]` table, filled up.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "one for each key that is true or false")]
 pub(in crate::config) struct Defaults {
     pub(super) start_jobs: StartJobs,
     pub(super) guard: Guard,
