@@ -375,7 +375,6 @@ mod tests {
             ("import = [\"../short/.mcp.json\"]", ""),
             ("import = [\"deep.json\"]", ""),
             ("import = [\"../work/way/../other/.mcp.json\"]", ""),
-            ("[defaults]\ncache_folder = \"../work/way/cache\"", ""),
             ("[defaults]\noutput_folder = \"../short/out\"", ""),
             (&*format!("[defaults]\nguard = \"{}\"", lab.at("work/bin/guard").display()), ""),
             (&*format!("[defaults]\nguard = \"{}\"", lab.at("short/guard").display()), ""),
@@ -391,6 +390,11 @@ mod tests {
         let refusal = whole(&lab, "import = [\"deep.json\"]", "");
         let through = format!("which is reached through {}:", lab.at("work/way").display());
         assert!(refusal.contains(&through), "{refusal}");
+        // Where the user's programs keep what may be lost.
+        fs::remove_dir(lab.at("cache")).unwrap();
+        symlink("work/way", lab.at("cache")).unwrap();
+        assert!(whole(&lab, "", "").contains("the cache folder"));
+        fs::remove_file(lab.at("cache")).unwrap();
         // Where a tool keeps its file, if there is none yet.
         symlink(lab.at("work"), lab.at("home/.codex")).unwrap();
         assert!(whole(&lab, "import = [\"codex\"]", "").contains("looked for"));

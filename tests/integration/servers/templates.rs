@@ -25,8 +25,8 @@ use crate::{
 const SHARED: &str = "import time\ntime.sleep(1.5)\n";
 const SERVER: &str = r#"
 import gc, json, sys
-NAME, IS_FORKED = sys.argv[1], gc.get_freeze_count() > 0
 import slow_shared
+NAME, IS_FORKED = sys.argv[1], gc.get_freeze_count() > 0
 if IS_FORKED and NAME == "crash":
     sys.exit("it wants no fork")
 if IS_FORKED and NAME == "hang":
@@ -60,7 +60,7 @@ fn config(others: &[&str]) -> String {
         format!("[servers.{name}]\ncommand = \"env/bin/python\"\nargs = [\"server.py\", \"{name}\"]\n")
     };
     let servers: String = names.map(server).collect();
-    format!("[defaults]\nstart_jobs = {}\n{servers}", count() + others.len())
+    format!("[defaults]\ntemplate = \"all\"\nstart_jobs = {}\n{servers}", count() + others.len())
 }
 
 /// Makes the environment and the script.
@@ -143,7 +143,7 @@ fn a_start_tells_how_long_it_waited_for_its_template() {
 #[toolcrib_testing::requires(python3_venv)]
 #[test]
 fn templates_can_be_turned_off_for_all_servers() {
-    let bench = Bench::new(&config(&[]).replacen("[defaults]\n", "[defaults]\ntemplate = false\n", 1));
+    let bench = Bench::new(&config(&[]).replacen("template = \"all\"", "template = false", 1));
     furnish(bench.0.path());
     for _ in 0..2 {
         let events = check(&bench);
