@@ -19,7 +19,7 @@ from pathlib import Path
 from public import check_each, install
 from zygote import CODE, ask, normal_start, until_ready
 
-FOLDER = "TOOLCRIB_MEMBERS"  # A variable. The names of our own marks are no part of what is compared.
+FOLDER = "TOOLCRIB_MEMBERS"  # A variable, the same for the template and its forks.
 DUMP = """
 import os, signal
 
