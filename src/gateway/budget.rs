@@ -3,13 +3,19 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use rmcp::model::{ErrorCode, ErrorData};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 /// All owners may hold so many times what one may; then those go on alone who hold less than their share. With these it is twice
 /// as much at most.
@@ -25,6 +31,8 @@ pub(super) const OF_SESSION: usize = 8 << 10;
 pub(super) const OF_MESSAGE: usize = 256;
 /// Bytes of notifications that may wait until servers read them. One that nothing waits before may be longer.
 const MAX_TOLD: usize = 1 << 20;
+/// How long who wants servers of its own waits for the end of others.
+const MAX_ENDING: Duration = Duration::from_secs(10);
 /// The code of a refusal: as of other limits.
 pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
 
@@ -61,6 +69,9 @@ pub(crate) struct Budget {
     told: AtomicUsize,
     total: Arc<TotalBudget>,
     own_servers: AtomicUsize,
+    /// Those of them that are being ended.
+    ending: AtomicUsize,
+    ended: Notify,
     most_own_servers: usize,
 }
 
@@ -75,8 +86,9 @@ impl Default for Budget {
 impl Budget {
     /// Of `whose`, who may hold `most` bytes, and so many servers of their own.
     pub(crate) fn new(whose: String, most: usize, most_own_servers: usize, total: &Arc<TotalBudget>) -> Self {
-        let [held, waiting, told, own_servers] = [(); 4].map(|()| AtomicUsize::new(0));
-        Self { whose, most, held, waiting, told, total: total.clone(), own_servers, most_own_servers }
+        let [held, waiting, told, own_servers, ending] = [(); 5].map(|()| AtomicUsize::new(0));
+        let (total, ended) = (total.clone(), Notify::new());
+        Self { whose, most, held, waiting, told, total, own_servers, ending, ended, most_own_servers }
     }
 
     /// Takes so many bytes, until what is given back is dropped.
@@ -124,7 +136,26 @@ impl Budget {
 
     /// A count of own servers that begins at none.
     pub(super) fn no_servers(self: &Arc<Self>) -> OwnServers {
-        OwnServers { budget: self.clone(), servers: 0 }
+        OwnServers { budget: self.clone(), servers: 0, are_ending: false }
+    }
+
+    /// Does `grow`, again as long as servers are being ended that leave room for others.
+    ///
+    /// # Errors
+    /// There is no room, and none is made in time.
+    pub(super) async fn while_servers_end(
+        &self,
+        mut grow: impl FnMut() -> Result<(), BudgetFull>,
+    ) -> Result<(), BudgetFull> {
+        let until = Instant::now() + MAX_ENDING;
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            let Err(full) = grow() else { return Ok(()) };
+            if self.ending.load(Relaxed) == 0 || timeout_at(until, ended).await.is_err() {
+                return Err(full);
+            }
+        }
     }
 
     fn add(&self, bytes: usize, most: usize, is_waiting: bool) -> Result<(), BudgetFull> {
@@ -280,11 +311,12 @@ impl AsRef<[u8]> for HeldText {
     }
 }
 
-/// Servers of its own that a client has, until this is dropped.
+/// Servers of its own that a client has, until this is dropped: when they have ended.
 #[derive(Debug)]
 pub(super) struct OwnServers {
     budget: Arc<Budget>,
     servers: usize,
+    are_ending: bool,
 }
 
 impl OwnServers {
@@ -303,11 +335,22 @@ impl OwnServers {
         self.servers += more;
         Ok(())
     }
+
+    /// They are being ended: those who wait for room know that there will be some.
+    pub(super) fn are_ending(&mut self) {
+        if !std::mem::replace(&mut self.are_ending, true) {
+            self.budget.ending.fetch_add(self.servers, Relaxed);
+        }
+    }
 }
 
 impl Drop for OwnServers {
     fn drop(&mut self) {
         self.budget.own_servers.fetch_sub(self.servers, Relaxed);
+        if self.are_ending {
+            self.budget.ending.fetch_sub(self.servers, Relaxed);
+            self.budget.ended.notify_waiters();
+        }
     }
 }
 

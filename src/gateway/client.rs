@@ -65,7 +65,7 @@ pub(crate) struct Client {
     pub(super) names: MergedNames,
     loan: OnceLock<Loan>,
     /// Of its owner's budget: its own servers, and what they are told of it.
-    own: Mutex<(OwnServers, Held)>,
+    own: Arc<Mutex<(OwnServers, Held)>>,
     calls: TaskTracker,
 }
 
@@ -126,7 +126,7 @@ impl Client {
             listening: Mutex::default(),
             names: MergedNames::default(),
             loan: OnceLock::new(),
-            own: Mutex::new((budget.no_servers(), budget.nothing())),
+            own: Arc::new(Mutex::new((budget.no_servers(), budget.nothing()))),
             calls: TaskTracker::new(),
         })
     }
@@ -354,16 +354,14 @@ impl Client {
             None => shared.await_all().await,
         }
         shared.await_pools().await;
-        {
-            let mut own = lock(&self.own);
-            own.0.grow_to(self.gateway.lender().own_servers())?;
-            own.1.set(speaker.tree_size())?;
-        }
+        let servers = self.gateway.lender().own_servers();
+        self.endpoint.budget.while_servers_end(|| lock(&self.own).0.grow_to(servers)).await?;
+        lock(&self.own).1.set(speaker.tree_size())?;
         let loan = self.loan.get_or_init(|| {
             let identity = speaker.identity();
             let messages = Arc::new(OwnMessages::new(self));
             let side = ClientSide { identity: Arc::new(identity), messages: Some(messages) };
-            self.gateway.lender().lend(Borrower::Client, None, Some(&side))
+            self.gateway.lender().lend(Borrower::Client, None, Some(&side), Some(self.own.clone()))
         });
         // The configuration may have been changed since.
         loan.renew();
@@ -418,6 +416,8 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.gateway.forget(self);
+        // They count until they have ended.
+        lock(&self.own).0.are_ending();
     }
 }
 

@@ -30,6 +30,9 @@ pub enum Borrower {
     Client,
 }
 
+/// What is kept until the own servers of a borrower have ended.
+pub(crate) type UntilEnd = Arc<dyn Send + Sync>;
+
 /// The tools of one borrower. On drop its own servers are torn down in the background; nobody else is ever given
 /// them.
 #[must_use = "on drop the borrower's own servers are torn down"]
@@ -39,6 +42,7 @@ pub struct Loan {
     values: Option<Arc<TaskValues>>,
     /// Who the borrower is towards servers of its own.
     client: Option<ClientSide>,
+    until_end: Option<UntilEnd>,
     // Std mutex: held for a look or a change, never across an await.
     lent: Mutex<LentServers>,
 }
@@ -74,7 +78,7 @@ enum LoanOrder {
     /// Start a server that was lent before its start.
     Start(Arc<ServerHandle>),
     /// Tear these down.
-    Close(Vec<Arc<ServerHandle>>),
+    Close(Vec<Arc<ServerHandle>>, Option<UntilEnd>),
     /// Start nothing more, tear down these and what is being torn down, and say how that went.
     End(Vec<Arc<ServerHandle>>, oneshot::Sender<Vec<ServerStop>>),
 }
@@ -93,13 +97,13 @@ impl Manager {
     /// Lends the tools out. Servers that are not shared with this kind of borrower are its own: spares that wait, or
     /// else instances that are started now. Takes no time.
     pub fn lend(&self, borrower: Borrower) -> Loan {
-        self.lender().lend(borrower, None, None)
+        self.lender().lend(borrower, None, None, None)
     }
 
     /// As [`Manager::lend`], to a task: `values` are what the variables of a task stand for in the settings of servers with
     /// [`Scope::Task`].
     pub fn lend_to_task(&self, values: TaskValues) -> Loan {
-        self.lender().lend(Borrower::Task, Some(&Arc::new(values)), None)
+        self.lender().lend(Borrower::Task, Some(&Arc::new(values)), None, None)
     }
 
     /// A handle that lends. It keeps nothing alive.
@@ -142,16 +146,18 @@ impl Lender {
     }
 
     /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own: they are started for it, and none
-    /// is a spare, which was started for nobody in particular.
+    /// is a spare, which was started for nobody in particular. `until_end` is dropped when the last of them has ended.
     pub(crate) fn lend(
         &self,
         borrower: Borrower,
         values: Option<&Arc<TaskValues>>,
         client: Option<&ClientSide>,
+        until_end: Option<UntilEnd>,
     ) -> Loan {
         let nothing = LentServers { of: Arc::default(), own: Vec::new(), toolbox: self.toolbox.clone() };
         let (values, client) = (values.cloned(), client.cloned());
-        let loan = Loan { lender: self.clone(), borrower, values, client, lent: Mutex::new(nothing) };
+        let lender = self.clone();
+        let loan = Loan { lender, borrower, values, client, until_end, lent: Mutex::new(nothing) };
         loan.renew();
         loan
     }
@@ -171,7 +177,7 @@ impl Loan {
 
     /// Takes over which servers the manager has now. Own ones stay if theirs have not changed.
     pub(crate) fn renew(&self) {
-        let Self { lender, borrower, values, client, .. } = self;
+        let Self { lender, borrower, values, client, until_end, .. } = self;
         let now = lender.toolbox.handles();
         let mut lent = self.lent();
         if Arc::ptr_eq(&now, &lent.of) {
@@ -206,7 +212,7 @@ impl Loan {
         }
         let lending = &lender.lending;
         lending.lent().extend(new.iter().cloned());
-        lending.take_back(&before);
+        lending.take_back(&before, until_end.as_ref());
         let starts = cold.into_iter().map(LoanOrder::Start);
         for order in starts.chain(new.iter().map(|own| LoanOrder::Fill(own.pool.clone()))) {
             lending.order(order);
@@ -225,7 +231,7 @@ impl Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         let own = std::mem::take(&mut self.lent().own);
-        self.lender.lending.take_back(&own);
+        self.lender.lending.take_back(&own, self.until_end.as_ref());
     }
 }
 
@@ -244,10 +250,10 @@ impl LoanState {
 
     /// Tears down instances that must not be lent any more.
     pub(super) fn discard(&self, handles: Vec<Arc<ServerHandle>>) {
-        self.order(LoanOrder::Close(handles));
+        self.order(LoanOrder::Close(handles, None));
     }
 
-    fn take_back(&self, own: &[LoanedInstance]) {
+    fn take_back(&self, own: &[LoanedInstance], until_end: Option<&UntilEnd>) {
         let mut back = Vec::new();
         self.lent().retain(|lent| {
             let mine = own.iter().any(|own| Arc::ptr_eq(&own.handle, &lent.handle));
@@ -258,7 +264,7 @@ impl LoanState {
             !mine
         });
         if !back.is_empty() {
-            self.order(LoanOrder::Close(back));
+            self.order(LoanOrder::Close(back, until_end.cloned()));
         }
     }
 
@@ -283,7 +289,7 @@ impl LoanState {
 
     fn order(&self, order: LoanOrder) {
         // Without the worker the manager has ended, which tears everything down.
-        if let Err(mpsc::error::SendError(LoanOrder::Close(handles) | LoanOrder::End(handles, _))) =
+        if let Err(mpsc::error::SendError(LoanOrder::Close(handles, _) | LoanOrder::End(handles, _))) =
             self.orders.send(order)
         {
             for handle in handles {
@@ -316,14 +322,18 @@ async fn work(mut orders: mpsc::UnboundedReceiver<LoanOrder>) {
                     }
                 }
                 Some(LoanOrder::Start(handle)) => starting.push(start(handle)),
-                Some(LoanOrder::Close(handles)) => closing.extend(handles.into_iter().map(close)),
+                Some(LoanOrder::Close(handles, until_end)) => {
+                    closing.extend(handles.into_iter().map(|handle| close(handle, until_end.clone())));
+                }
                 Some(LoanOrder::End(handles, told)) => {
-                    closing.extend(handles.into_iter().map(close));
+                    closing.extend(handles.into_iter().map(|handle| close(handle, None)));
                     break told;
                 }
                 None => return,
             },
-            Some((Some(handle), pool)) = filling.next() => closing.extend(pool.put(handle).err().map(close)),
+            Some((Some(handle), pool)) = filling.next() => {
+                closing.extend(pool.put(handle).err().map(|handle| close(handle, None)));
+            }
             Some(()) = starting.next() => {}
             Some(_) = closing.next() => {}
         }
@@ -340,6 +350,6 @@ async fn start(handle: Arc<ServerHandle>) {
     }
 }
 
-async fn close(handle: Arc<ServerHandle>) -> Option<ServerStop> {
+async fn close(handle: Arc<ServerHandle>, _until_end: Option<UntilEnd>) -> Option<ServerStop> {
     handle.close().await
 }

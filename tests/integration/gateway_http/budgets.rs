@@ -163,6 +163,23 @@ fn servers_of_their_own_are_limited_for_each_owner() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn own_servers_count_until_they_have_ended() {
+    let own = format!("{}scope = \"client\"\nargs = [\"ignore-eof\"]\neof_grace = \"1s\"\n", FIXTURE);
+    let gate = gate(&own, "max_own_servers = 1\n");
+    let mut before: Option<String> = None;
+    for _ in 0..3 {
+        let session = begin(&gate, GREEDY, "/mcp");
+        let pid =
+            gate.with_token(GREEDY, "POST /mcp", Some(&session), &call(1, "fix__pid", &json!({}))).text();
+        let is_there = |pid: &String| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+        assert!(!before.as_ref().is_some_and(is_there), "the one before is being ended yet");
+        assert_eq!(gate.with_token(GREEDY, "DELETE /mcp", Some(&session), &json!({})).status, 204);
+        before = Some(pid);
+    }
+}
+
+#[test]
 fn clients_that_read_nothing_leave_room_for_others() {
     let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_held = \"2MiB\"\n"));
     // More than there is room for; not so much that the server is at work on it for long.
