@@ -18,14 +18,17 @@ use super::{
     headers::{self, Accepted, check_modern, unsupported_version},
     sessions::{HttpSession, InUse},
 };
-use crate::gateway::{
-    Budget,
-    budget::OF_SESSION,
-    client::Handled,
-    hello::{LEGACY_VERSIONS, MODERN_VERSION, meta_key},
-    introduction::MAX_SAID,
-    message::{ClientMessage, ClientRequest},
-    outlet::{Outlet, OutletReader},
+use crate::{
+    cancel::CancellationToken,
+    gateway::{
+        Budget,
+        budget::OF_SESSION,
+        client::Handled,
+        hello::{LEGACY_VERSIONS, MODERN_VERSION, meta_key},
+        introduction::MAX_SAID,
+        message::{ClientMessage, ClientRequest},
+        outlet::{Outlet, OutletReader},
+    },
 };
 
 /// Sets of capabilities by which the requests of one credential are told apart. Those with another one are one client.
@@ -106,7 +109,6 @@ impl HttpState {
             // There is no way for what belongs to it but its own stream.
             return whole(call.whole(drop).await, accepted, &budget);
         }
-        // Ended by us for having nothing to do it cannot be: it is in use.
         let answer = match call.first().await {
             First::Answer(answer) => whole(answer, accepted, &budget),
             First::Messages(messages, Some(answer)) => {
@@ -116,8 +118,10 @@ impl HttpState {
                 }
                 counted(text, &budget).map_or_else(|refused| refused, all_events)
             }
-            First::Messages(messages, None) => stream(call, messages, (in_use, question.in_flight), &budget),
-            First::Nothing => stream(call, Vec::new(), (in_use, question.in_flight), &budget),
+            First::Messages(messages, None) => {
+                stream(call, messages, (session, in_use, question.in_flight), &budget)
+            }
+            First::Nothing => stream(call, Vec::new(), (session, in_use, question.in_flight), &budget),
         };
         match left {
             Some(left) => ending(answer, left),
@@ -160,7 +164,12 @@ fn sorted(value: Value) -> Value {
 }
 
 /// The answer as a stream that begins with `first`.
-fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight), budget: &Arc<Budget>) -> Answer {
+fn stream(
+    call: Call,
+    first: Vec<String>,
+    (session, in_use, in_flight): (Arc<HttpSession>, InUse, InFlight),
+    budget: &Arc<Budget>,
+) -> Answer {
     let Call { answer, mut messages, .. } = call;
     let (outlet, all) = Outlet::new(budget);
     for message in first {
@@ -187,12 +196,15 @@ fn stream(call: Call, first: Vec<String>, held: (InUse, InFlight), budget: &Arc<
     // Apart from the stream: a client that does not read must not hold up what others wait for.
     #[expect(clippy::disallowed_methods, reason = "the stream has the handle that aborts it")]
     let passing = AbortOnDropHandle::new(tokio::spawn(passing));
-    events(RequestStream { messages: all, _passing: passing, _held: held })
+    let ended = session.ended.clone();
+    events(RequestStream { messages: all, ended, _passing: passing, _held: (in_use, in_flight) })
 }
 
 /// The stream of one request. Dropped, it cancels the request.
 struct RequestStream {
     messages: OutletReader,
+    /// Others have taken the place of its client.
+    ended: CancellationToken,
     _passing: AbortOnDropHandle<()>,
     _held: (InUse, InFlight),
 }
@@ -200,7 +212,7 @@ struct RequestStream {
 impl EventSource for RequestStream {
     async fn next(&mut self) -> Option<Bytes> {
         let mut text = String::new();
-        push_event(&mut text, &self.messages.next().await?);
+        push_event(&mut text, &self.ended.run_until_cancelled(self.messages.next()).await??);
         while text.len() < MAX_PART
             && let Some(message) = self.messages.try_next()
         {

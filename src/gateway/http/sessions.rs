@@ -1,6 +1,7 @@
 //! What lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     hash::Hash,
     sync::{
@@ -101,6 +102,11 @@ impl HttpSession {
         (self.usage.open.load(Relaxed) == 0).then(|| lock(&self.usage.since).elapsed())
     }
 
+    /// Since when it has not ended anything that was asked.
+    fn since(&self) -> Instant {
+        *lock(&self.usage.since)
+    }
+
     /// Does `work` beside the requests, until the session ends.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -194,8 +200,9 @@ impl<K: Hash + Eq + Clone> Sessions<K> {
     }
 }
 
-/// Takes one out that has nothing to do, for a new one of `owner`. It is one of those who have the most, the one that has had
-/// nothing to do for the longest time: who makes many sessions ends their own, and nobody's who has fewer.
+/// Takes one out for a new one of `owner`. It is one of those who have the most, the one that has had nothing to do for the longest
+/// time: who makes many sessions ends their own, and nobody's who has fewer. If all have something to do, it is one of an owner who
+/// has more than the new one, of those with streams alone the one that was asked nothing for the longest time: nobody takes all.
 fn make_room<K: Hash + Eq + Clone>(
     all: &mut HashMap<K, Arc<HttpSession>>,
     owner: &Owner,
@@ -206,6 +213,13 @@ fn make_room<K: Hash + Eq + Clone>(
     }
     let idle = all.iter().filter_map(|(key, session)| Some((key, counts[&session.owner], session.idle()?)));
     let fair = idle.filter(|(_, count, _)| *count >= counts[owner]);
-    let key = fair.max_by_key(|(_, count, idle)| (*count, *idle))?.0.clone();
+    if let Some((key, ..)) = fair.max_by_key(|(_, count, idle)| (*count, *idle)) {
+        let key = key.clone();
+        return all.remove(&key);
+    }
+    let busy = all.iter().map(|(key, session)| (key, counts[&session.owner], session));
+    let rich = busy.filter(|(_, count, _)| *count > counts[owner]);
+    let rank = |session: &HttpSession| (session.client.under_way() == 0, Reverse(session.since()));
+    let key = rich.max_by_key(|(_, count, session)| (*count, rank(session)))?.0.clone();
     all.remove(&key)
 }

@@ -193,6 +193,49 @@ fn who_makes_many_sessions_ends_their_own() {
 }
 
 #[test]
+fn open_streams_keep_no_other_token_out() {
+    const MANY: &str = "many-token-0123456789";
+    const FEW: &str = "few-token-0123456789";
+    let tokens =
+        format!("{{ name = \"many\", token = \"{MANY}\" }}, {{ name = \"few\", token = \"{FEW}\" }}");
+    let limits = format!("[gateway]\nmax_sessions = 4\nsse = true\ntokens = [{tokens}]\n");
+    let gate = Gate::new(&format!("{FIXTURE}{limits}"));
+    let make = |token: &str| gate.with_token(token, "POST /mcp", None, &initialize("2025-11-25"));
+    let listen = |token: &str, path: &str, session: &str| {
+        let mut stream = gate.connect();
+        let bearer = format!("Bearer {token}");
+        let headers =
+            [("Accept", "text/event-stream"), ("Authorization", &bearer), ("Mcp-Session-Id", session)];
+        stream.send(&format!("GET {path}"), &headers, "");
+        let status = stream.head().status;
+        (status, stream)
+    };
+    let begin = |token: &str| {
+        let session = make(token).header("mcp-session-id").unwrap().to_owned();
+        let (status, stream) = listen(token, "/mcp", &session);
+        assert_eq!(status, 200);
+        (session, stream)
+    };
+    let mut many: Vec<_> = (0..4).map(|_| begin(MANY)).collect();
+    assert_eq!(make(MANY).status, 503, "not at its own expense");
+    // One of them is at work.
+    let bearer = format!("Bearer {MANY}");
+    let headers = [&JSON[..], &[("Mcp-Session-Id", &*many[0].0), ("Authorization", &*bearer)]].concat();
+    let mut working = gate.connect();
+    working.send("POST /mcp", &headers, &call(1, "fix__sleep", &json!({"ms": 3000})).to_string());
+    assert_eq!(working.head().status, 200);
+    let _few = [begin(FEW), begin(FEW)];
+    assert_eq!(make(FEW).status, 503, "each has half of them");
+    for (_, stream) in &mut many[1..3] {
+        while !stream.part().is_empty() {}
+    }
+    working.until("awake");
+    let _many: Vec<_> = (0..4).map(|_| listen(MANY, "/sse", "")).collect();
+    let [(first, _one), (second, _two), (third, _)] = [(); 3].map(|()| listen(FEW, "/sse", ""));
+    assert_eq!([first, second, third], [200, 200, 503]);
+}
+
+#[test]
 fn two_hundred_clients_are_served_at_once() {
     let gate = Gate::new(FIXTURE);
     // One asks for much and reads nothing, and one leaves in the middle.
