@@ -46,6 +46,7 @@ mod tool_access;
 mod upstream;
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -122,6 +123,8 @@ pub(crate) struct Endpoint {
     pub(crate) max_name: usize,
     /// Bytes of JSON of a tool's result, where clients cannot read more.
     pub(crate) max_result: Option<usize>,
+    /// Requests of who is behind the client that may be under way, and as many again that wait for input.
+    pub(crate) max_in_flight: Option<NonZeroUsize>,
     /// What may be held for who is behind the client.
     pub(crate) budget: Arc<Budget>,
 }
@@ -137,6 +140,7 @@ impl Endpoint {
             search: config.search,
             max_name: config.max_name,
             max_result: None,
+            max_in_flight: None,
             budget,
         }
     }

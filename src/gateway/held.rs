@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    num::NonZeroUsize,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -30,7 +31,8 @@ use crate::{
 
 /// How long a request waits for its client to ask again.
 const HELD_FOR: Duration = Duration::from_secs(600);
-/// Requests of all clients that wait, and of one. The oldest one of the client makes room, or of the owner who has most.
+/// Requests of all clients that wait, and of one. The oldest one of the client makes room, or of the owner who has most. Of an owner
+/// there are no more than may be under way.
 const MAX_HELD: usize = 1024;
 const MAX_OF_ONE: usize = 64;
 /// Requests that a server sends so soon after one another go into the same result, until this long after the first one.
@@ -106,7 +108,8 @@ impl HeldRequests {
         if held.get(state).is_some_and(same) { held.remove(state) } else { None }
     }
 
-    fn put(&self, request: HeldRequest) -> Result<String, ErrorData> {
+    /// Keeps one until its client asks again. Of its owner there may be `most`.
+    fn put(&self, request: HeldRequest, most: Option<NonZeroUsize>) -> Result<String, ErrorData> {
         let state = random_state()?;
         let mut held = lock(&self.0);
         held.retain(|_, one| one.since.elapsed() < HELD_FOR);
@@ -115,8 +118,13 @@ impl HeldRequests {
             let which = held.iter().filter(|(_, one)| of(one));
             which.min_by_key(|(_, one)| one.since).map(|(state, _)| state.clone())
         };
-        let evicted = if held.values().filter(|one| one.client == client).count() >= MAX_OF_ONE {
-            oldest(&|one| one.client == client)
+        let count = |of: &dyn Fn(&HeldRequest) -> bool| held.values().filter(|one| of(one)).count();
+        let (of_client, of_owner) =
+            (|one: &HeldRequest| one.client == client, |one: &HeldRequest| one.owner == *owner);
+        let evicted = if count(&of_client) >= MAX_OF_ONE {
+            oldest(&of_client)
+        } else if most.is_some_and(|most| count(&of_owner) >= most.get()) {
+            oldest(&of_owner)
         } else if held.len() >= MAX_HELD {
             let mut counts = HashMap::from([(owner, 1)]);
             for one in held.values() {
@@ -249,7 +257,7 @@ impl RequestContext<'_> {
             requests.set(key, asked.into_raw());
         }
         held.since = Instant::now();
-        let state = self.client.gateway.held().put(held)?;
+        let state = self.client.gateway.held().put(held, self.endpoint.max_in_flight)?;
         Ok(json_rpc::raw(&json!({
             "resultType": "input_required",
             "inputRequests": requests,
@@ -287,7 +295,7 @@ mod tests {
     #[tokio::test]
     async fn who_holds_most_requests_makes_room() {
         let all = HeldRequests::default();
-        let hold = |client: u64, owner: &str| {
+        let hold = |client: u64, owner: &str, most: Option<NonZeroUsize>| {
             let (outlet, _) = Outlet::new(&Arc::default());
             let answer = tokio::runtime::Handle::current().spawn(std::future::pending());
             let request = HeldRequest {
@@ -303,12 +311,18 @@ mod tests {
                     answer: AbortOnDropHandle::new(answer),
                 },
             };
-            all.put(request).unwrap()
+            all.put(request, most).unwrap()
         };
-        let few = hold(0, "few");
-        let many: Vec<String> = (0..2000).map(|number| hold(1 + number / 50, "many")).collect();
+        let few = hold(0, "few", None);
+        let many: Vec<String> = (0..2000).map(|number| hold(1 + number / 50, "many", None)).collect();
         let held = lock(&all.0);
         assert_eq!(held.len(), MAX_HELD);
         assert!(held.contains_key(&few) && held.contains_key(&many[1999]) && !held.contains_key(&many[900]));
+        drop(held);
+        let limit = NonZeroUsize::new(2);
+        let limited: Vec<String> = (0..5).map(|number| hold(2000 + number, "limited", limit)).collect();
+        let held = lock(&all.0);
+        let kept: Vec<bool> = limited.iter().map(|state| held.contains_key(state)).collect();
+        assert_eq!(kept, [false, false, false, true, true], "whichever client of the owner it is");
     }
 }

@@ -209,11 +209,19 @@ pub(super) fn over_budget(full: &BudgetFull) -> Answer {
 impl Caller {
     /// What they see of the servers, or of one.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
-        let Credential { key, search, max_name, .. } = &*self.credential;
+        let Credential { key, search, max_name, max_in_flight, .. } = &*self.credential;
         let (tools, owner) = (self.tools.clone(), key.clone());
         let max_result = only.is_none().then_some(MAX_RESULT);
-        let budget = self.budget.clone();
-        Endpoint { only, tools, owner, search: *search, max_name: *max_name, max_result, budget }
+        Endpoint {
+            only,
+            tools,
+            owner,
+            search: *search,
+            max_name: *max_name,
+            max_result,
+            max_in_flight: *max_in_flight,
+            budget: self.budget.clone(),
+        }
     }
 }
 

@@ -193,6 +193,33 @@ fn who_makes_many_sessions_ends_their_own() {
 }
 
 #[test]
+fn calls_that_wait_for_input_count() {
+    let rich = "[servers.rich]\ncommand = FIXTURE\nargs = [\"rich\"]\n";
+    let gate = Gate::new(&format!("{rich}[gateway]\nmax_in_flight = 2\n"));
+    let ask = |name: &str, more: &Value| {
+        let arguments = json!({"method": "elicitation/create", "params": {"message": "?"}});
+        let mut params = json!({"name": name, "arguments": arguments});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (headers, mut message) = modern(1, "tools/call", params);
+        message["params"]["_meta"][CAPABILITIES] = json!({"elicitation": {}});
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        gate.ask("POST /mcp", &headers, &message.to_string())
+    };
+    let asked: Vec<Value> = (0..6).map(|_| ask("rich__ask", &json!({})).answer()).collect();
+    assert!(asked.iter().all(|asked| asked["result"]["resultType"] == "input_required"), "{asked:?}");
+    wait_for("the end of all but two", || ask("rich__cancelled", &json!({})).text() == "4");
+    let go_on = |asked: &Value| {
+        let asked = &asked["result"];
+        let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap();
+        let said = json!({key: {"action": "accept"}});
+        ask("rich__ask", &json!({"requestState": asked["requestState"], "inputResponses": said})).answer()
+    };
+    assert!(go_on(&asked[5])["result"].to_string().contains("accept"));
+    assert!(go_on(&asked[4])["result"].to_string().contains("accept"));
+    assert!(go_on(&asked[3])["error"]["message"].to_string().contains("requestState"));
+}
+
+#[test]
 fn open_streams_keep_no_other_token_out() {
     const MANY: &str = "many-token-0123456789";
     const FEW: &str = "few-token-0123456789";
