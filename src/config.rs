@@ -53,6 +53,8 @@ mod example;
 mod tests;
 
 pub use check::files::OwnFiles;
+#[cfg(feature = "daemon")]
+pub(crate) use check::owner::{open_on_the_way, stranger_on_the_way};
 pub(crate) use check::written::{AsWritten, is_renewed, written_origin};
 pub use env::{Env, INHERITED};
 pub(crate) use file::contents::{Content, Contents};

@@ -120,7 +120,12 @@ impl Env {
         let name = Self::name_among_others();
         let temporary = self.folder_of("TMPDIR").map(|folder| folder.join(&name));
         let shared = Some(Path::new("/tmp").join(name));
-        [self.runtime_folder(), temporary, shared].into_iter().flatten().collect()
+        [self.runtime_folder(), temporary, shared, self.run_folder()].into_iter().flatten().collect()
+    }
+
+    /// Where the daemon's socket is if other users have taken its place among theirs.
+    pub(crate) fn run_folder(&self) -> Option<PathBuf> {
+        Some(self.state_folder()?.join("run"))
     }
 
     /// `toolcrib` in `$XDG_RUNTIME_DIR`.

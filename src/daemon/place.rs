@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     short_hash,
 };
 use crate::{
-    config::Env,
+    config::{Env, open_on_the_way, stranger_on_the_way},
     error::{ConfigError, Error, Result},
     process::{is_guarded_or_gone, marked_processes, owner_is_gone, replace_guards, wake_guards},
 };
@@ -40,6 +40,8 @@ const SETTLED: Duration = Duration::from_millis(50);
 const WAKE: Duration = Duration::from_millis(100);
 /// How long before the limit those that stay blocked are ended.
 const BLOCKED: Duration = Duration::from_secs(4);
+/// No file of ours is a link.
+const NOT_FOLLOWED: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 /// Length of the hash that names the files of one daemon.
 const NAME: usize = 16;
 
@@ -119,7 +121,7 @@ impl DaemonPlace {
 
     /// Opens the log to append to; the daemon empties it once it has the lock.
     pub(super) fn open_log(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.log())
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(NOT_FOLLOWED).open(self.log())
     }
 
     /// Takes the lock; `None` if a process has it that may be the daemon.
@@ -300,7 +302,8 @@ impl DaemonPlace {
 }
 
 fn open_to_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NOT_FOLLOWED).open(path)
 }
 
 /// The processes that hold a lock on `file`, according to the kernel; none if it does not say.
@@ -317,14 +320,34 @@ fn holders(file: &File) -> Vec<u32> {
     locks.lines().filter_map(holder).collect()
 }
 
-/// `$XDG_RUNTIME_DIR/toolcrib`, else a folder of this user under `/tmp`.
+/// `$XDG_RUNTIME_DIR/toolcrib`, else a folder of this user under `/tmp`, or else below the state folder: the first that no other user
+/// may put something else in the place of.
 fn folder(env: &Env) -> Result<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
     let name = format!("{}.sock", "0".repeat(NAME));
     let short = |folder: &PathBuf| folder.join(&name).as_os_str().len() <= MAX_SOCKET;
     let runtime = env.runtime_folder().filter(|folder| folder.parent().is_some_and(Path::is_dir));
-    let folder = runtime.filter(short).unwrap_or_else(|| Path::new("/tmp").join(Env::name_among_others()));
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    let shared = Path::new("/tmp").join(Env::name_among_others());
+    first_of_ours(runtime.into_iter().chain([shared]).chain(env.run_folder()).filter(short))
+}
+
+fn first_of_ours(folders: impl IntoIterator<Item = PathBuf>) -> Result<PathBuf> {
+    let mut doubts = Vec::new();
+    for folder in folders {
+        let open = || Some(format!("anybody may replace what is in {}", open_on_the_way(&folder)?.display()));
+        match stranger_on_the_way(&folder).or_else(open) {
+            Some(doubt) => doubts.push(doubt),
+            None => return made(folder),
+        }
+    }
+    let help = "set XDG_RUNTIME_DIR to a folder of your own (mode 0700, a short path), or have what is in the way removed by its owner or \
+                root";
+    let what = format!("there is no safe folder for the socket of the daemon: {}", doubts.join("; "));
+    Err(Error::input(what, Some(help.to_owned())))
+}
+
+/// A folder of this user alone, which is made if it is not there.
+fn made(folder: PathBuf) -> Result<PathBuf> {
+    match DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(Error::io(format!("could not create {}", folder.display()), error));
         }
@@ -333,6 +356,7 @@ fn folder(env: &Env) -> Result<PathBuf> {
     // Not followed: a link could lead into a folder of another user.
     let found = fs::symlink_metadata(&folder)
         .map_err(|error| Error::io(format!("could not look at {}", folder.display()), error))?;
+    let uid = rustix::process::geteuid().as_raw();
     if found.is_dir() && found.uid() == uid && found.mode().trailing_zeros() >= 6 {
         return Ok(folder);
     }
@@ -386,6 +410,53 @@ mod tests {
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o755)).unwrap();
         let error = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap_err();
         assert!(error.to_string().contains("not a folder of this user alone"), "{error}");
+    }
+
+    #[test]
+    fn folders_that_others_may_replace_are_not_used() {
+        let (folder, env) = lab();
+        let file = folder.path().join("servers.toml");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let place = DaemonPlace::of(&file, &env).unwrap();
+        assert!(!place.socket().starts_with(folder.path()), "{}", place.socket().display());
+        assert!(!folder.path().join("toolcrib").exists());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(DaemonPlace::of(&file, &env).unwrap().socket().starts_with(folder.path()));
+    }
+
+    #[toolcrib_testing::requires(root)]
+    #[test]
+    fn folders_of_other_users_are_not_used() {
+        use std::os::unix::fs::{chown, symlink};
+        let (folder, _) = lab();
+        let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name));
+        let inner = theirs.join("run/toolcrib");
+        fs::create_dir_all(&inner).unwrap();
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(&theirs, folder.path().join("link")).unwrap();
+        let first = |paths: &[&Path]| first_of_ours(paths.iter().map(|path| path.to_path_buf()));
+        assert_eq!(first(&[&inner, &ours]).unwrap(), inner);
+        chown(&theirs, Some(65534), None).unwrap();
+        // A folder of ours in one of theirs, the same by a link, and theirs.
+        for taken in [&inner, &folder.path().join("link/run/toolcrib"), &theirs] {
+            assert_eq!(first(&[taken, &ours]).unwrap(), ours, "{}", taken.display());
+        }
+        let error = first(&[&theirs, &inner]).unwrap_err();
+        let told = format!("{error} {}", error.help().unwrap_or_default());
+        assert!(told.contains("(65534)") && told.contains("XDG_RUNTIME_DIR"), "{told}");
+    }
+
+    #[test]
+    fn no_link_is_followed_to_a_log_or_lock() {
+        let (folder, env) = lab();
+        let place = DaemonPlace::of(&folder.path().join("servers.toml"), &env).unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        for path in [place.log(), place.lock_file()] {
+            std::os::unix::fs::symlink(&victim, path).unwrap();
+        }
+        assert!(place.open_log().is_err() && place.lock().is_err());
+        assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
     }
 
     #[test]

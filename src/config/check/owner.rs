@@ -92,6 +92,23 @@ impl Owners {
     }
 }
 
+/// Whose a folder or link on the way from the root to `path` is, or `path` itself, if it is neither this user's nor root's: `X belongs to
+/// user bob (1001)`. What is not there is nobody's.
+#[cfg(feature = "daemon")]
+pub(crate) fn stranger_on_the_way(path: &Path) -> Option<String> {
+    Owners(vec![rustix::process::geteuid().as_raw(), 0]).doubt(path)
+}
+
+/// A folder on the way from the root to `path` in which anybody may replace what is there. In one such as /tmp nobody replaces what is
+/// another's.
+#[cfg(feature = "daemon")]
+pub(crate) fn open_on_the_way(path: &Path) -> Option<PathBuf> {
+    let is_open = |place: &PathBuf| {
+        fs::symlink_metadata(place).is_ok_and(|about| about.is_dir() && about.mode() & 0o1002 == 0o002)
+    };
+    way(path.parent()?).into_iter().find(is_open)
+}
+
 /// Whether an owner is shown in place of all that have no number in this user namespace, root among them.
 fn is_unknown(owner: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
