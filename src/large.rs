@@ -20,7 +20,7 @@ const MOST_OF_ONE: usize = 64 << 20;
 const MOST: usize = 256 << 20;
 
 /// Who wants work done: those who are equal have one thread at a time, and their turns are in the order in which they came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct WhoseWork(usize);
 
 impl WhoseWork {

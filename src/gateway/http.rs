@@ -43,7 +43,7 @@ use self::{
     access::Access,
     answers::{Answer, INVALID_REQUEST, empty, ending, error, refusal, refusal_of},
     body::HeldBody,
-    callers::{Caller, InFlight, Owner, over_budget},
+    callers::{Caller, InFlight, Owner, crowded, over_budget},
     headers::Accepted,
     late::LateClock,
     live::LiveData,
@@ -62,7 +62,7 @@ use super::{
 use crate::{
     cancel::CancellationToken,
     config::GatewayConfig,
-    http::serve::{Peer, answer, unless_get},
+    http::serve::{Peer, RequestPlace, answer, unless_get},
     large::WhoseWork,
     metrics::metrics_page,
     tool::ServerName,
@@ -115,6 +115,17 @@ struct Question {
     only: Option<ServerName>,
     headers: HeaderMap,
     in_flight: InFlight,
+    /// Its connection.
+    place: Option<RequestPlace>,
+}
+
+impl Question {
+    /// Says whether it waits for its client, or for news, from now on.
+    fn set_open(&self, is_open: bool) {
+        if let Some(place) = &self.place {
+            place.set_open(is_open);
+        }
+    }
 }
 
 /// The answer to who asks how the gateway is while its servers are being started. `None`: it is another question.
@@ -250,6 +261,10 @@ impl HttpState {
             Ok(caller) => caller,
             Err(refused) => return refused,
         };
+        let place = request.extensions().get::<RequestPlace>();
+        if !place.is_none_or(|place| place.belongs_to(WhoseWork::of(&caller.budget))) {
+            return crowded();
+        }
         let left = caller.left.filter(|_| request.method() == Method::GET);
         let answer = self.routed(request, caller, path).await;
         // Who listens on has to show a newer token.
@@ -309,7 +324,8 @@ impl HttpState {
         };
         let is_messages = path == "/messages";
         let (parts, body) = request.into_parts();
-        let question = Question { caller, path: at, only, headers: parts.headers, in_flight };
+        let place = parts.extensions.get().cloned();
+        let question = Question { caller, path: at, only, headers: parts.headers, in_flight, place };
         match (parts.method, is_sse) {
             (Method::POST, false) => match self.read(&question, body).await {
                 Ok(body) => self.post(question, body).await,
@@ -317,6 +333,7 @@ impl HttpState {
             },
             (Method::GET, false) => match Accepted::of(&question.headers).and_then(Accepted::check_events) {
                 Ok(()) if headers::text(&question.headers, headers::VERSION) != Some(MODERN_VERSION) => {
+                    question.set_open(true);
                     self.listen(question).await
                 }
                 Ok(()) => not_allowed("POST"),
@@ -335,7 +352,10 @@ impl HttpState {
                 }
                 Err(refused) => refused,
             },
-            (Method::GET, true) if !is_messages => self.open_sse(question),
+            (Method::GET, true) if !is_messages => {
+                question.set_open(true);
+                self.open_sse(question)
+            }
             (_, true) => not_allowed(if is_messages { "POST" } else { "GET" }),
         }
     }

@@ -35,8 +35,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-pub(crate) use self::places::Peer;
 use self::places::{BusyBody, NoPlace, Place, Places};
+pub(crate) use self::places::{Peer, RequestPlace};
 use crate::{cancel::CancellationToken, limit::possible_connections};
 
 /// How long a connection may be open without a byte.
@@ -246,6 +246,7 @@ async fn serve_connection<A>(
     let service = service_fn(|mut request: Request<Incoming>| {
         let (refused, busy) = (refused(&request, hosts), place.begin());
         request.extensions_mut().insert(place.peer);
+        request.extensions_mut().insert(place.for_request());
         let answer = &answer;
         async move {
             // Another connection has its place: this one ends before anything is done.

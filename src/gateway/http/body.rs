@@ -86,7 +86,10 @@ impl HttpState {
             return Err(too_long());
         }
         let reading = HeldBody::read(&mut body, most, &question.caller.budget);
-        match timeout(self.config.read_timeout, reading).await {
+        question.set_open(true);
+        let read = timeout(self.config.read_timeout, reading).await;
+        question.set_open(false);
+        match read {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyFault::TooLong)) => {
                 drop_rest(&mut body, most).await;

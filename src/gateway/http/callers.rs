@@ -13,7 +13,10 @@ use std::{
 
 use hyper::{StatusCode, header::RETRY_AFTER};
 
-use super::answers::{Answer, refusal};
+use super::{
+    answers::{Answer, refusal},
+    closing,
+};
 use crate::{
     config::{GatewayConfig, ToolSearch},
     gateway::{
@@ -204,6 +207,15 @@ fn too_many(wait: Duration, why: &str) -> Answer {
 pub(super) fn over_budget(full: &BudgetFull) -> Answer {
     tracing::debug!("{full}");
     too_many(Duration::from_secs(1), &full.to_string())
+}
+
+/// The refusal of who has more than their share of the connections.
+pub(super) fn crowded() -> Answer {
+    let why = "too many connections are at work, and most are yours: the others are kept for those who have fewer (`max_connections` in \
+               [gateway])";
+    let mut answer = closing(refusal(StatusCode::SERVICE_UNAVAILABLE, REFUSED.0, why));
+    answer.headers_mut().insert(RETRY_AFTER, 1.into());
+    answer
 }
 
 impl Caller {

@@ -104,6 +104,9 @@ impl HttpState {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, -32000, "too many clients are connected");
         };
         let left = question.caller.left.filter(|_| request.method == "subscriptions/listen");
+        if request.method == "subscriptions/listen" {
+            question.set_open(true);
+        }
         let mut call = Call::new(session.client.clone(), vec![request], &self.clock, &budget);
         if accepted == Accepted::Json {
             // There is no way for what belongs to it but its own stream.

@@ -1,7 +1,9 @@
 //! The connections of a server: each peer has a share of them, and when all are taken, the one that was silent for the longest time
-//! makes room.
+//! makes room. If none is silent, it is one that waits for its client, of an owner of requests who has more than a share; and an eighth
+//! of them is kept for owners who have fewer.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     fmt,
     net::{IpAddr, Ipv6Addr},
@@ -15,7 +17,10 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::Notify;
 
 use super::AnswerBody;
-use crate::cancel::CancellationToken;
+use crate::{cancel::CancellationToken, large::WhoseWork};
+
+/// Which part of the places is kept for requests of owners who have fewer than their share.
+const KEPT: usize = 8;
 
 /// Where a connection comes from. Of version 6 a whole network (/64), which one machine may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,7 +83,12 @@ struct OpenConnection {
     busy: usize,
     /// Whether there was any.
     has_asked: bool,
-    silent_since: Instant,
+    /// Whose the request is, once that is known.
+    whose: Option<WhoseWork>,
+    /// Whether it waits for its client, or is a stream without an end of its own: it may end for others.
+    is_open: bool,
+    /// Since when it is silent, or open.
+    since: Instant,
     end: CancellationToken,
 }
 
@@ -97,10 +107,10 @@ impl Places {
         let of_peer = taken.all.values().filter(|held| held.peer == peer).count();
         // Who is on this machine may be one client or all of them.
         let is_over = of_peer >= self.of_peer && !peer.is_here();
-        if is_over && !taken.end_oldest(|held| held.peer == peer) {
+        if is_over && !taken.make_room(self.of_peer, |held| held.peer == peer) {
             return Err(NoPlace::OfPeer);
         }
-        if taken.all.len() >= self.most && !taken.end_oldest(|_| true) {
+        if taken.all.len() >= self.most && !taken.make_room(self.most, |_| true) {
             return Err(NoPlace::All);
         }
         taken.last += 1;
@@ -109,7 +119,9 @@ impl Places {
             peer,
             busy: 0,
             has_asked: false,
-            silent_since: Instant::now(),
+            whose: None,
+            is_open: false,
+            since: Instant::now(),
             end: end.clone(),
         };
         taken.all.insert(number, held);
@@ -136,15 +148,54 @@ impl Places {
 }
 
 impl Taken {
+    /// Ends a connection for a new one: a silent one, or else an open one of the owner who has most of `most`, if these are more than a
+    /// share for each owner and for who comes.
+    fn make_room(&mut self, most: usize, which: impl Fn(&OpenConnection) -> bool) -> bool {
+        if self.end_oldest(&which) {
+            return true;
+        }
+        let counts = self.counts(&which);
+        let share = most / (counts.len() + 1);
+        let open = self.all.iter().filter(|(_, held)| held.is_open && which(held));
+        let open = open.filter_map(|(number, held)| Some((*counts.get(&held.whose?)?, held.since, *number)));
+        let rich = open.filter(|(count, ..)| *count > share);
+        match rich.max_by_key(|(count, since, _)| (*count, Reverse(*since))) {
+            Some((.., number)) => self.end(number),
+            None => false,
+        }
+    }
+
+    /// Whether an owner has more of `most` than a share, while only those are not at work that are kept for others.
+    fn is_over(&self, whose: WhoseWork, most: usize, which: impl Fn(&OpenConnection) -> bool) -> bool {
+        let for_all = most - most / KEPT;
+        // Mostly there is enough for everybody.
+        let is_enough = self.all.len() <= for_all
+            || self.all.values().filter(|held| held.busy > 0 && which(held)).count() <= for_all;
+        let share = |counts: &HashMap<WhoseWork, usize>| for_all / counts.len().max(1);
+        !is_enough && {
+            let counts = self.counts(which);
+            counts.get(&whose).is_some_and(|own| *own > share(&counts))
+        }
+    }
+
+    /// How many connections each owner has that are at work.
+    fn counts(&self, which: impl Fn(&OpenConnection) -> bool) -> HashMap<WhoseWork, usize> {
+        let mut counts = HashMap::new();
+        for whose in self.all.values().filter(|held| which(held)).filter_map(|held| held.whose) {
+            *counts.entry(whose).or_default() += 1;
+        }
+        counts
+    }
+
+    fn end(&mut self, number: u64) -> bool {
+        self.all.remove(&number).inspect(|held| held.end.cancel()).is_some()
+    }
+
     /// Ends the connection that was silent for the longest time: of those that never asked anything, if there are such.
     fn end_oldest(&mut self, which: impl Fn(&OpenConnection) -> bool) -> bool {
         let silent = self.all.iter().filter(|(_, held)| held.busy == 0 && which(held));
-        let oldest = silent.min_by_key(|(_, held)| (held.has_asked, held.silent_since));
-        let Some(number) = oldest.map(|(number, _)| *number) else { return false };
-        if let Some(held) = self.all.remove(&number) {
-            held.end.cancel();
-        }
-        true
+        let oldest = silent.min_by_key(|(_, held)| (held.has_asked, held.since)).map(|(number, _)| *number);
+        oldest.is_some_and(|number| self.end(number))
     }
 }
 
@@ -159,6 +210,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// It, for who answers its requests.
+    pub(super) fn for_request(&self) -> RequestPlace {
+        RequestPlace { places: self.places.clone(), number: self.number }
+    }
+
     /// A request has come. `None`: the place has been given to another one before.
     pub(super) fn begin(&self) -> Option<Busy> {
         let mut taken = self.places.taken();
@@ -166,6 +222,37 @@ impl Place {
         held.busy += 1;
         held.has_asked = true;
         Some(Busy { places: self.places.clone(), number: self.number })
+    }
+}
+
+/// The connection of a request, for who answers that.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestPlace {
+    places: Arc<Places>,
+    number: u64,
+}
+
+impl RequestPlace {
+    /// Says whose request it is. `false`: they have more than their share, and what is free is kept for others.
+    pub(crate) fn belongs_to(&self, whose: WhoseWork) -> bool {
+        let mut taken = self.places.taken();
+        let Some(held) = taken.all.get_mut(&self.number) else { return false };
+        held.whose = Some(whose);
+        let (peer, places) = (held.peer, &self.places);
+        let is_over = taken.is_over(whose, places.most, |_| true)
+            || (!peer.is_here() && taken.is_over(whose, places.of_peer, |held| held.peer == peer));
+        !is_over
+    }
+
+    /// Says whether it waits for its client, or is a stream without an end of its own, from now on.
+    pub(crate) fn set_open(&self, is_open: bool) {
+        if let Some(held) = self.places.taken().all.get_mut(&self.number) {
+            held.is_open = is_open;
+            held.since = Instant::now();
+        }
+        if is_open {
+            self.places.changed.notify_waiters();
+        }
     }
 }
 
@@ -187,7 +274,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         if let Some(held) = self.places.taken().all.get_mut(&self.number) {
             held.busy -= 1;
-            held.silent_since = Instant::now();
+            (held.whose, held.is_open, held.since) = (None, false, Instant::now());
         }
         self.places.changed.notify_waiters();
     }
@@ -257,6 +344,37 @@ mod tests {
         let _busy = [first[1].begin(), third.begin()];
         assert_eq!(places.take(one).unwrap_err(), NoPlace::OfPeer);
         assert!(places.take(other).is_ok());
+    }
+
+    #[test]
+    fn who_has_most_leaves_room_for_others() {
+        let places = Places::new(16);
+        let [rich, poor, other] = [(); 3].map(|()| Arc::new(()));
+        let take = |whose: &Arc<()>| {
+            let place = places.take(peer("127.0.0.1")).unwrap();
+            let (busy, request) = (place.begin().unwrap(), place.for_request());
+            let is_taken = request.belongs_to(WhoseWork::of(whose));
+            request.set_open(true);
+            is_taken.then_some((place, busy))
+        };
+        let of_rich: Vec<_> = (0..20).map_while(|_| take(&rich)).collect();
+        assert_eq!(of_rich.len(), 14, "an eighth is kept");
+        let of_poor: Vec<_> = (0..4).map(|_| take(&poor).unwrap()).collect();
+        assert!(take(&rich).is_none());
+        let ended = of_rich.iter().filter(|(place, _)| place.end.is_cancelled()).count();
+        assert!(ended >= 2 && of_rich[0].0.end.is_cancelled() && !of_rich[13].0.end.is_cancelled());
+        assert!(of_poor.iter().all(|(place, _)| !place.end.is_cancelled()));
+        // Who is at work is not ended.
+        let places = Places::new(8);
+        let calls: Vec<_> = (0..8)
+            .map(|_| {
+                let place = places.take(peer("127.0.0.1")).unwrap();
+                let busy = place.begin().unwrap();
+                (place.for_request().belongs_to(WhoseWork::of(&other)), place, busy)
+            })
+            .collect();
+        assert_eq!(calls.iter().filter(|(is_taken, ..)| *is_taken).count(), 7);
+        assert_eq!(places.take(peer("127.0.0.1")).unwrap_err(), NoPlace::All);
     }
 
     #[test]

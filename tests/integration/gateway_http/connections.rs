@@ -108,6 +108,50 @@ fn servers_have_the_limit_of_files_from_before() {
     assert!(hard.is_none_or(|hard| own == hard.to_string()), "{own}");
 }
 
+/// A token that takes all connections, by streams of news and by messages that never come, keeps nobody out.
+#[test]
+fn no_token_takes_all_connections() {
+    const MANY: &str = "many-token-0123456789";
+    const FEW: &str = "few-token-0123456789";
+    let tokens =
+        format!("{{ name = \"many\", token = \"{MANY}\" }}, {{ name = \"few\", token = \"{FEW}\" }}");
+    let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_connections = 16\ntokens = [{tokens}]\n"));
+    let listen = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let (headers, message) = modern(1, "subscriptions/listen", json!({"notifications": {}}));
+        let headers = headers.iter().map(|(name, value)| (*name, &**value));
+        let headers: Vec<(&str, &str)> = headers.chain([("Authorization", &*bearer)]).collect();
+        let mut stream = gate.connect();
+        stream.send("POST /mcp", &headers, &message.to_string());
+        (stream.head().status, stream)
+    };
+    let slow = || {
+        let mut stream = gate.connect();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {MANY}\r\nContent-Type: application/json\r\n\
+             Content-Length: 1000\r\n\r\n",
+            gate.address
+        );
+        stream.stream.get_mut().write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let halves: Vec<Connection> = (0..20).map(|_| slow()).collect();
+    let answer = || gate.with_token(FEW, "POST /mcp", None, &initialize("2025-11-25")).status;
+    assert_eq!((answer(), gate.ask("GET /healthz", &[], "").status), (200, 200));
+    drop(halves);
+    let mut streams: Vec<_> = (0..20).map(|_| listen(MANY)).collect();
+    assert!(streams.iter().any(|(status, _)| *status == 503), "an eighth is kept for others");
+    for _ in 0..3 {
+        assert_eq!((answer(), gate.ask("GET /healthz", &[], "").status), (200, 200));
+    }
+    let few: Vec<_> = (0..6).map(|_| listen(FEW)).collect();
+    assert!(few.iter().all(|(status, _)| *status == 200));
+    let (_, oldest) = &mut streams[0];
+    let mut rest = Vec::new();
+    let _ = oldest.stream.read_to_end(&mut rest);
+    assert_eq!((answer(), gate.ask("GET /healthz", &[], "").status), (200, 200));
+}
+
 #[test]
 fn connections_wait_while_all_are_at_work() {
     let gate = Gate::new(&format!("{FIXTURE}[gateway]\nmax_connections = 2\n"));
