@@ -103,6 +103,11 @@ impl Look {
             Value::Object(fields) => {
                 Ok(self.finds_written(pattern, value)? || self.any_within(pattern, fields.values())?)
             }
+            Value::Number(number) => {
+                let written = number.to_string();
+                self.take(OF_NUMBER + written.len())?;
+                Ok(pattern.is_match(&written) || plain(&written).is_some_and(|form| pattern.is_match(&form)))
+            }
             other => {
                 self.take(OF_NUMBER)?;
                 Ok(pattern.is_match(&other.to_string()))
@@ -153,6 +158,13 @@ impl Look {
         }
         Ok(false)
     }
+}
+
+/// A number without an exponent, and without a fraction of zeros, as servers may read it: `5` for 5.0 and 50e-1.
+fn plain(written: &str) -> Option<String> {
+    let number = written.parse::<f64>().ok().filter(|number| number.is_finite())?;
+    // Not `-0`.
+    Some((number + 0.0).to_string())
 }
 
 /// Whether a pattern may ask for the begin or the end of a text, a line or a word.
@@ -260,6 +272,15 @@ mod tests {
             "https://\u{ff48}uggingface.co/datasets".to_owned(),
             "https://huggingface\u{3002}co/datasets".to_owned(),
             "https://hugging\u{ad}face.co/datasets".to_owned(),
+            // In quotes and brackets, as models write them, and behind marks that are not seen.
+            "\u{feff}https://huggingface.co/%64atasets".to_owned(),
+            "\"https://huggingface.co/%64atasets\"".to_owned(),
+            "'https://huggingface.co/%64atasets'".to_owned(),
+            "`https://huggingface.co/%64atasets`".to_owned(),
+            "<https://huggingface.co/%64atasets>".to_owned(),
+            "\u{201c}https://huggingface.co/%64atasets\u{201d}".to_owned(),
+            " \u{200b}<\u{1}\"https://huggingface.co/%64atasets\">".to_owned(),
+            "%22https://huggingface.co/%2564atasets%22".to_owned(),
             // Without a scheme, and behind another address.
             "HuggingFace.co//datasets".to_owned(),
             "//huggingface.co/%64atasets".to_owned(),
@@ -288,6 +309,36 @@ mod tests {
         assert!(!denies("scrape", json!("https://huggingface.co/models")));
         assert!(!denies("search", json!("https://huggingface.co/datasets/x")));
         assert!(!rule.denies("scrape", &Map::new()));
+    }
+
+    #[test]
+    fn numbers_are_denied_in_every_notation() {
+        let denies = |pattern: &str, number: &str| {
+            let rule = DenyRule {
+                tool: NamePattern::new("*").unwrap(),
+                arg: "n".to_owned(),
+                pattern: Regex::new(pattern).unwrap(),
+            };
+            rule.denies("t", &serde_json::from_str(&format!("{{\"n\": {number}}}")).unwrap())
+        };
+        for number in [
+            "5",
+            "5.0",
+            "5e0",
+            "0.5e1",
+            "50e-1",
+            "5.00000000000000000000001",
+            "[5.0]",
+            "{\"a\": 5.0}",
+            "0.00005E+5",
+        ] {
+            assert!(denies("^5$", number), "{number}");
+        }
+        for number in ["50", "5.5", "0.5", "-5", "5e1", "5e-1", "5e-400", "9007199254740993"] {
+            assert!(!denies("^5$", number), "{number}");
+        }
+        assert!(denies("^0$", "-0.0") && denies("^-7$", "-70e-1") && denies("^5.5$", "55e-1"));
+        assert!(denies("^100000000000000000000000$", "1e23") && denies("^5.0$", "5.0"));
     }
 
     #[test]

@@ -15,8 +15,9 @@ const MAX_DECODED: usize = 4;
 /// The normal forms of `text`; none if it is no address. One without a scheme counts if it begins with a host name.
 pub(super) fn forms(text: &str) -> Vec<String> {
     let mut forms = Vec::new();
-    for text in decoded(text.trim()) {
-        for text in [joined(&text), text] {
+    for text in decoded(text) {
+        let text = text.trim_matches(is_around);
+        for text in [joined(text), text.to_owned()] {
             if let Ok(url) = Url::parse(&text) {
                 of_url(&url, true, &mut forms);
             }
@@ -28,6 +29,17 @@ pub(super) fn forms(text: &str) -> Vec<String> {
         }
     }
     forms
+}
+
+/// What stands around an address, and is no part of it: blanks, quotes, angle brackets, and what is not seen, such as a byte order mark.
+fn is_around(c: char) -> bool {
+    let is_quote = matches!(
+        c,
+        '"' | '\'' | '`' | '<' | '>' | '\u{ab}' | '\u{bb}' | '\u{2018}'
+            ..='\u{201f}' | '\u{2039}' | '\u{203a}'
+    );
+    let is_unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    c.is_whitespace() || c.is_control() || is_quote || is_unseen
 }
 
 /// With one slash where several stand together, apart from those before the host. Line breaks and tabs are nothing.
