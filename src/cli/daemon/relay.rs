@@ -4,7 +4,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashSet},
-    io::{self, BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read as _, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -15,6 +15,8 @@ use serde_json::{json, value::RawValue};
 
 /// Requests that a new server hears again.
 const MOST_REPEATED: usize = 1_000;
+/// The longest line that the gateway takes. Of longer ones nothing is kept.
+const MAX_LINE: usize = 16 << 20;
 /// Answers are looked at so far for their ids: the gateway writes them first.
 const MOST_LOOKED_AT: usize = 4_096;
 
@@ -85,8 +87,9 @@ impl Relay {
         let mut line = Vec::new();
         loop {
             line.clear();
-            match client.read_until(b'\n', &mut line) {
+            match client.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line) {
                 Ok(0) => break,
+                Ok(MAX_LINE) if !line.ends_with(b"\n") => self.say_long(std::mem::take(&mut line), client),
                 Ok(_) => self.say(&line),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -97,6 +100,33 @@ impl Relay {
         // The daemon hears so, and hangs up once it has answered all.
         if let Some(daemon) = &state.daemon {
             let _ = daemon.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Passes a line on that is too long to be kept, as it comes: the gateway answers that it is too long. Of one that a daemon does not
+    /// take whole the rest is dropped.
+    fn say_long(&self, begun: Vec<u8>, client: &mut impl BufRead) {
+        let mut state = self.state();
+        while state.daemon.is_none() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some(daemon) = state.daemon.clone() else { return };
+        drop(state);
+        let mut is_taken = (&*daemon).write_all(&begun).is_ok();
+        drop(begun);
+        loop {
+            let part = match client.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) | Ok([]) => return,
+                Ok(part) => part,
+            };
+            let end = memchr::memchr(b'\n', part).map(|at| at + 1);
+            let length = end.unwrap_or(part.len());
+            is_taken = is_taken && (&*daemon).write_all(&part[..length]).is_ok();
+            client.consume(length);
+            if end.is_some() {
+                return;
+            }
         }
     }
 

@@ -1,9 +1,37 @@
 //! `toolcrib connect` when its daemon is killed: the client goes on with the next one.
 
+use std::io::Write as _;
+
 use serde_json::json;
 
 use super::{Client, Crib, FIXTURE, frame};
 use crate::support::{signal, wait_for};
+
+/// Of a line that is too long nothing is kept, and the conversation goes on.
+#[test]
+#[cfg(target_os = "linux")]
+fn lines_that_are_too_long_are_refused_unkept() {
+    let crib = Crib::new(FIXTURE);
+    let mut client = Client::new(&crib, &[]);
+    let part = "x".repeat(1 << 20);
+    for _ in 0..64 {
+        write!(client.stdin.as_mut().unwrap(), "{part}").unwrap();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let held: usize = held.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(held < 56 << 10, "{held} KiB");
+    writeln!(client.stdin.as_mut().unwrap()).unwrap();
+    // What is new may come before it.
+    let refused = loop {
+        let message = frame(&mut client.stdout);
+        if message.get("method").is_none() {
+            break message;
+        }
+    };
+    assert!(refused["error"]["message"].as_str().unwrap().contains("too long"), "{refused}");
+    assert!(client.ask("ping", &json!({})).get("result").is_some());
+}
 
 #[test]
 fn a_client_outlives_a_killed_daemon() {
