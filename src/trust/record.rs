@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::files::Digests;
-use crate::text::{hex, short_hex};
+use crate::{
+    config::stranger_on_the_way,
+    text::{hex, short_hex},
+};
 
 /// The longest record that is read.
 const MAX_RECORD: u64 = 4 << 20;
@@ -194,7 +197,7 @@ impl Records {
 
     /// Removes the record of the configuration at `file`. `false`: there was none.
     pub(super) fn remove(&self, file: &Path) -> io::Result<bool> {
-        match fs::remove_file(self.path(file)) {
+        match check_folder(&self.0).and_then(|()| fs::remove_file(self.path(file))) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -215,15 +218,10 @@ impl Records {
     }
 }
 
-/// As root (sudo) no folder is made in the home of another user, which he could not use any more.
+/// No folder is made by way of what another user may exchange: as root (sudo) in the home of another user, who could not use it
+/// any more.
 fn leave_to_its_user(folder: &Path) -> io::Result<()> {
-    let there = folder.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?)));
-    match there {
-        Some((above, about)) if own() == 0 && about.uid() != 0 => {
-            Err(refused(above, "it belongs to another user than root"))
-        }
-        _ => Ok(()),
-    }
+    stranger_on_the_way(folder).map_or(Ok(()), |stranger| Err(refused(folder, &stranger)))
 }
 
 fn own() -> u32 {
@@ -246,7 +244,8 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     if is_open || !(about.uid() == own() || about.uid() == 0) {
         return Err(refused(above, "other users may replace what is in it"));
     }
-    Ok(())
+    // Also by a link, or a folder further above.
+    leave_to_its_user(folder)
 }
 
 fn refused(path: &Path, why: &str) -> io::Error {

@@ -322,6 +322,34 @@ fn a_record_that_others_may_write_counts_nothing() {
     assert!(lab.at("clone/more.json").is_file(), "the link is replaced, and not what it leads to");
 }
 
+/// Root may have the home of another user, who can exchange what is in it.
+#[toolcrib_testing::requires(root)]
+#[test]
+fn links_of_other_users_lead_to_no_records() {
+    use std::os::unix::fs::lchown;
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    let link = lab.at("home/.local/state/toolcrib");
+    for folder in ["home/.local/state", "elsewhere"] {
+        fs::create_dir_all(lab.at(folder)).unwrap();
+    }
+    symlink(lab.at("elsewhere"), &link).unwrap();
+    lab.remember(main);
+    for place in ["home/.local/state/toolcrib", "home/.local", "home"] {
+        lchown(lab.at(place), Some(65534), None).unwrap();
+        let Standing::Unknown(Some(why)) = lab.standing(main) else { panic!("{place}") };
+        assert!(why.contains("belongs to") && why.contains("(65534)"), "{why}");
+        assert!(lab.look(main).remember(TrustedBy::Allowed).is_err());
+        assert!(Trust::of(&lab.env).remove(&lab.at(main)).is_err(), "nothing is removed there");
+        lchown(lab.at(place), Some(0), None).unwrap();
+        assert_eq!(lab.standing(main), Standing::Known);
+    }
+    fs::remove_dir_all(lab.at("elsewhere/trust")).unwrap();
+    lchown(&link, Some(65534), None).unwrap();
+    assert!(lab.look(main).remember(TrustedBy::Used).is_err());
+    assert!(!lab.at("elsewhere/trust").exists(), "and nothing is made there");
+}
+
 #[test]
 fn what_is_known_is_listed_and_forgotten() {
     let lab = Lab::new();
