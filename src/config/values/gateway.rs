@@ -39,18 +39,20 @@ pub struct GatewayConfig {
     pub idle: Duration,
     /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
     pub read_timeout: Duration,
-    /// Connections at once. The one that was silent for the longest time makes room; if there is none, further ones wait.
+    /// Connections at once. The one that was silent for the longest time makes room; if there is none, a stream of who has most, or
+    /// further ones wait. An eighth is kept for those who have fewer than their share.
     pub max_connections: usize,
-    /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room.
+    /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room; if none is idle, one of
+    /// who has more than the new one.
     pub max_sessions: usize,
     /// What may be held at once for each owner of a token, each user and client, or each address where no token is needed, in
     /// bytes: messages, calls under way, sessions, subscriptions, answers that are not read.
     pub max_held: usize,
-    /// Processes of servers with `scope = "client"` of each of these.
+    /// Processes of servers with `scope = "client"` of each of these, until they have ended.
     pub max_own_servers: usize,
     /// Requests a second of each token; as many at once.
     pub requests_per_second: Option<NonZeroUsize>,
-    /// Requests under way of each token.
+    /// Requests under way of each token. As many again may wait for input of clients.
     pub max_in_flight: Option<NonZeroUsize>,
     /// Serves over TLS.
     pub tls: Option<GatewayTls>,

@@ -165,7 +165,7 @@ fn servers_of_their_own_are_limited_for_each_owner() {
 #[test]
 #[cfg(target_os = "linux")]
 fn own_servers_count_until_they_have_ended() {
-    let own = format!("{}scope = \"client\"\nargs = [\"ignore-eof\"]\neof_grace = \"1s\"\n", FIXTURE);
+    let own = format!("{FIXTURE}scope = \"client\"\nargs = [\"ignore-eof\"]\neof_grace = \"1s\"\n");
     let gate = gate(&own, "max_own_servers = 1\n");
     let mut before: Option<String> = None;
     for _ in 0..3 {
