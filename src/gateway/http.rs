@@ -261,8 +261,7 @@ impl HttpState {
             Ok(caller) => caller,
             Err(refused) => return refused,
         };
-        let place = request.extensions().get::<RequestPlace>();
-        if !place.is_none_or(|place| place.belongs_to(WhoseWork::of(&caller.budget))) {
+        if !self.access.has_place_for(&caller, request.extensions().get()) {
             return crowded();
         }
         let left = caller.left.filter(|_| request.method() == Method::GET);

@@ -17,7 +17,8 @@ use super::{
 use crate::{
     config::GatewayConfig,
     gateway::{ToolAccess, ToolRule},
-    http::serve::{Peer, is_loopback_host},
+    http::serve::{Peer, RequestPlace, is_loopback_host},
+    large::WhoseWork,
 };
 
 /// Who may ask.
@@ -109,6 +110,12 @@ impl Access {
         let caller = self.by_token(uri, headers, path).await?;
         let budget = self.budgets.of(&caller.credential, peer);
         Ok(Caller { budget, ..caller })
+    }
+
+    /// Whether there is a place for a request of `caller`: where there are other owners, a part of the connections is kept for these.
+    pub(super) fn has_place_for(&self, caller: &Caller, place: Option<&RequestPlace>) -> bool {
+        let has_others = self.tokens.len() > 1 || self.protected.is_some();
+        place.is_none_or(|place| place.belongs_to(WhoseWork::of(&caller.budget)) || !has_others)
     }
 
     async fn by_token(&self, uri: &Uri, headers: &HeaderMap, path: &str) -> Result<Caller, Answer> {
