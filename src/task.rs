@@ -23,7 +23,7 @@ mod outcome;
 mod planned_call;
 #[cfg(feature = "agents")]
 mod report;
-mod score;
+pub(crate) mod score;
 mod usage;
 
 use std::{borrow::Cow, collections::BTreeMap};
@@ -280,7 +280,7 @@ pub struct TaskReport {
     /// Token counts as the model's server gave them.
     pub tokens: Usage,
     /// What they cost, in US dollars. `None`: not known, or no model was asked.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "score::some_amount")]
     pub cost_usd: Option<f64>,
     /// The model's name; a scripted model says so.
     pub model: Option<String>,

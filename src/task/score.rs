@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Map, Value};
 
 use super::Usage;
@@ -88,10 +88,27 @@ pub struct JudgeReport {
     /// Token counts as its server gave them.
     pub tokens: Usage,
     /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_amount")]
     pub cost_usd: Option<f64>,
     /// How long it took in milliseconds.
     pub ms: f64,
+}
+
+/// A price or a cost that was written down: a negative one would be a credit to the budget of a run.
+pub(crate) fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let usd = f64::deserialize(from)?;
+    if usd.is_finite() && usd >= 0.0 {
+        Ok(usd)
+    } else {
+        Err(D::Error::custom(format!("{usd} is no amount of money")))
+    }
+}
+
+/// The same of one that may be missing.
+pub(crate) fn some_amount<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Amount(#[serde(deserialize_with = "amount")] f64);
+    Ok(Option::<Amount>::deserialize(from)?.map(|Amount(usd)| usd))
 }
 
 /// What a model took that answered questions about pages.
@@ -108,7 +125,7 @@ pub struct ExtractionReport {
     /// Token counts as its server gave them.
     pub tokens: Usage,
     /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_amount")]
     pub cost_usd: Option<f64>,
     /// How long it took in milliseconds.
     pub ms: f64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::task::Usage;
+use crate::task::{Usage, score::amount};
 
 /// Tokens of a price.
 const MILLION: f64 = 1e6;
@@ -12,14 +12,16 @@ const MILLION: f64 = 1e6;
 #[non_exhaustive]
 pub struct TokenPrice {
     /// Of a prompt.
-    #[serde(rename = "in")]
+    #[serde(rename = "in", deserialize_with = "amount")]
     pub input: f64,
     /// Generated.
-    #[serde(rename = "out")]
+    #[serde(rename = "out", deserialize_with = "amount")]
     pub output: f64,
     /// Of a prompt, read from the server's cache.
+    #[serde(deserialize_with = "amount")]
     pub cached: f64,
     /// Of a prompt, written to the server's cache.
+    #[serde(deserialize_with = "amount")]
     pub cache_write: f64,
 }
 
@@ -44,6 +46,27 @@ impl TokenPrice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recorded_price_is_no_credit() {
+        let price = |text: &str| serde_json::from_str::<TokenPrice>(text);
+        let good = r#"{"in": 3, "out": 15.0, "cached": 0, "cache_write": 0}"#;
+        assert_eq!(
+            price(good).unwrap(),
+            TokenPrice { cached: 0.0, cache_write: 0.0, ..TokenPrice::new(3.0, 15.0) }
+        );
+        for bad in [("3,", "-3,"), ("15.0", "-1e300"), ("d\": 0", "d\": -0.1"), ("e\": 0", "e\": -1")] {
+            let error = price(&good.replace(bad.0, bad.1)).unwrap_err().to_string();
+            assert!(error.contains("is no amount of money"), "{bad:?}: {error}");
+        }
+        assert!(price(&good.replace("15.0", "1e999")).is_err());
+        let cost = |text: &str| {
+            serde_json::from_str::<crate::task::ExtractionReport>(text).map(|report| report.cost_usd)
+        };
+        assert_eq!(cost("{}").unwrap(), None);
+        assert_eq!(cost(r#"{"cost_usd": 0.5}"#).unwrap(), Some(0.5));
+        assert!(cost(r#"{"cost_usd": -1e6}"#).is_err());
+    }
 
     #[test]
     fn each_kind_of_token_has_its_price() {
