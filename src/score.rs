@@ -8,6 +8,7 @@ mod extract;
 mod json_schema;
 mod limited;
 mod pass_rate;
+mod pattern;
 mod samples;
 mod tool_calls;
 
@@ -203,7 +204,7 @@ fn fits_any(
     };
     match score {
         Score::Exact => any(&|target| answer.trim() == target.trim()),
-        Score::Regex => any(&|target| Regex::new(target).is_ok_and(|pattern| pattern.is_match(answer))),
+        Score::Regex => pattern::finds_any(targets, answer, limit),
         Score::Numeric { tol } => match last_number(answer) {
             Some(found) => any(&|target| number(target).is_some_and(|wanted| near(found, wanted, *tol))),
             None => Ok(false),

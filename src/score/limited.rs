@@ -2,12 +2,13 @@
 //! at once, the rest on threads of its own, so that it holds up nobody.
 
 use std::{
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, SemaphorePermit, oneshot},
     time::timeout,
 };
 
@@ -19,8 +20,10 @@ use crate::task::{MadeCall, Score, Task};
 /// How long the comparison of one answer may take, and how long it may wait for a thread.
 const LIMIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Threads at a time. One that was given up counts until it ends.
+/// Threads at a time.
 const THREADS: usize = 4;
+/// Threads that were given up, and go on beside these. A further one keeps its place until it ends.
+const GIVEN_UP: usize = 4;
 /// What is compared at once: bytes of the answer with all targets and choices, times the number of targets; and bytes of
 /// a target.
 const FEW_BYTES: usize = 32 << 10;
@@ -100,9 +103,12 @@ async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     let Ok(Ok(permit)) = permit else {
         return Err("other answers take too long to be scored".to_owned());
     };
+    let place = Arc::new(Mutex::new(Some(permit)));
+    let held = Place(place.clone());
+    let _waiting = Waiting(place);
     let (done, result) = oneshot::channel();
     let work = move || {
-        let _permit = permit;
+        let _held = held;
         // The task may be gone.
         let _ = done.send(work());
     };
@@ -112,6 +118,30 @@ async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
         Ok(Ok(result)) => Ok(result),
         Ok(Err(_)) => Err("the scorer failed on this answer".to_owned()),
         Err(_) => Err(too_long()),
+    }
+}
+
+/// Waits for a thread. One that goes on when nobody waits any more, counts as given up.
+struct Waiting(Arc<Mutex<Option<SemaphorePermit<'static>>>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        static BESIDE: Semaphore = Semaphore::const_new(GIVEN_UP);
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_some()
+            && let Ok(beside) = BESIDE.try_acquire()
+        {
+            *place = Some(beside);
+        }
+    }
+}
+
+/// What a thread counts as. It is given back as the thread ends.
+struct Place(Arc<Mutex<Option<SemaphorePermit<'static>>>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
@@ -133,4 +163,39 @@ pub(super) fn contains_any(answer: &str, targets: &[String], limit: TimeLimit) -
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn threads_that_were_given_up_keep_out_nobody() {
+        let mut ends = Vec::new();
+        for _ in 0..2 {
+            let mut tasks = Vec::new();
+            for _ in 0..THREADS {
+                let (end, ended) = mpsc::channel::<()>();
+                ends.push(end);
+                tasks.push(on_thread(move || {
+                    let _ = ended.recv();
+                }));
+            }
+            for outcome in futures_util::future::join_all(tasks).await {
+                assert_eq!(outcome, Err(too_long()));
+            }
+            if ends.len() == THREADS {
+                tokio::time::resume();
+                assert_eq!(on_thread(|| 1).await, Ok(1));
+                tokio::time::pause();
+            }
+        }
+        // They are bounded, too.
+        assert!(on_thread(|| 1).await.unwrap_err().contains("other answers"));
+        drop(ends);
+        tokio::time::resume();
+        assert_eq!(on_thread(|| 1).await, Ok(1));
+    }
 }
