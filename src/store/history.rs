@@ -9,6 +9,10 @@ use serde_json::Value;
 
 use super::record::{Entry, JUDGE, Record, StepKey, StepKind};
 
+/// The longest time between two records that counts as work where nothing but the time of day is known: a clock may have jumped, or
+/// the machine slept.
+const LONGEST_GAP: Duration = Duration::from_secs(20 * 60);
+
 /// The steps of a task that were recorded by earlier owners, and how far the present one has come.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -29,6 +33,17 @@ pub(crate) struct History {
     pub given_up: u32,
     /// How long earlier owners have worked on the task, as far as the journal knows.
     pub worked: Duration,
+}
+
+/// The records of one claim.
+#[derive(Default)]
+struct Span {
+    /// The latest time of day of one.
+    last: u64,
+    /// The time between them, by the time of day.
+    by_day: Duration,
+    /// [`Entry::worked_ms`] of the last one.
+    measured: Option<u64>,
 }
 
 /// A step that ended.
@@ -68,14 +83,13 @@ pub(crate) struct Diverged;
 impl History {
     pub(crate) fn of(entries: Vec<Entry>) -> Self {
         let mut history = Self::default();
-        // When the present claim was made, and when its last record was written.
-        let mut span = (0, 0);
-        for (position, Entry { at, record }) in entries.into_iter().enumerate() {
+        let mut span = Span::default();
+        for (position, Entry { at, worked_ms, record }) in entries.into_iter().enumerate() {
             match record {
                 Record::Submit { .. } | Record::Done { .. } => {}
                 Record::Claim { retry, .. } => {
-                    history.add_work(span);
-                    span = (at, at);
+                    history.add_work(&span);
+                    span = Span { last: at, ..Span::default() };
                     if retry {
                         history.retry();
                     }
@@ -95,9 +109,12 @@ impl History {
                     history.finished.insert(step, Finished { position, outcome, failed });
                 }
             }
-            span.1 = at.max(span.1);
+            let gap = Duration::from_millis(at.saturating_sub(span.last)).min(LONGEST_GAP);
+            span.by_day = span.by_day.saturating_add(gap);
+            span.last = span.last.max(at);
+            span.measured = span.measured.max(worked_ms);
         }
-        history.add_work(span);
+        history.add_work(&span);
         for step in history.finished.keys().chain(history.unknown.keys()) {
             if let Some(models) = history.models.get_mut(&step.agent) {
                 models.left += usize::from(step.kind == StepKind::Model);
@@ -106,10 +123,12 @@ impl History {
         history
     }
 
-    fn add_work(&mut self, (from, until): (u64, u64)) {
+    fn add_work(&mut self, span: &Span) {
         // Before the first claim nobody worked.
-        let work = if self.claims == 0 { 0 } else { until.saturating_sub(from) };
-        self.worked += Duration::from_millis(work);
+        if self.claims > 0 {
+            let work = span.measured.map_or(span.by_day, Duration::from_millis);
+            self.worked = self.worked.saturating_add(work);
+        }
     }
 
     fn saw(&mut self, step: &StepKey, position: usize) {

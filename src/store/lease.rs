@@ -2,7 +2,7 @@
 
 #[cfg(feature = "nats")]
 use super::nats::NatsLease;
-use super::{record::Record, sqlite};
+use super::{record::Entry, sqlite};
 use crate::error::Result;
 
 /// The right to write the journal of one task.
@@ -33,11 +33,11 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io); somebody else has taken over the task.
-    pub(super) async fn append(&self, record: Record) -> Result<()> {
+    pub(super) async fn append(&self, entry: Entry) -> Result<()> {
         match self {
-            Self::Sqlite(lease) => lease.append(record).await,
+            Self::Sqlite(lease) => lease.append(entry).await,
             #[cfg(feature = "nats")]
-            Self::Nats(lease) => lease.append(record).await,
+            Self::Nats(lease) => lease.append(entry).await,
         }
     }
 

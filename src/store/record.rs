@@ -1,6 +1,6 @@
 //! The records of a task's journal.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +10,10 @@ use serde_json::Value;
 pub(crate) struct Entry {
     /// Milliseconds since 1970.
     pub at: u64,
+    /// Milliseconds since the claim of its writer, by a clock that no jump of the time of day changes, and that stands still while
+    /// the machine sleeps. Older records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worked_ms: Option<u64>,
     #[serde(flatten)]
     pub record: Record,
 }
@@ -18,7 +22,13 @@ impl Entry {
     /// A record that is written now.
     pub(crate) fn now(record: Record) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { at: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), record }
+        Self { at: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), worked_ms: None, record }
+    }
+
+    /// One of an owner that has worked on the task since `claimed`.
+    pub(crate) fn of_owner(record: Record, claimed: Instant) -> Self {
+        let worked = u64::try_from(claimed.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Self { worked_ms: Some(worked), ..Self::now(record) }
     }
 }
 

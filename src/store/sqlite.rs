@@ -4,6 +4,8 @@
 //! share each write to the disk. `synchronous=FULL`: a power cut loses nothing that was acknowledged. Not for network
 //! file systems, whose locks cannot be relied on.
 
+mod read;
+
 use std::{
     collections::HashMap,
     fs::{self, File},
@@ -20,6 +22,7 @@ use rusqlite::{
 use rustix::fs::{FlockOperation, flock};
 use tokio::{sync::oneshot, time::timeout};
 
+use self::read::{ended, ended_as, journal_of, spending};
 use super::{
     history::History,
     record::{Entry, Record},
@@ -123,12 +126,13 @@ impl RunStore {
                 Some("begin a new run with --fresh".to_owned()),
             ));
         }
-        let ended = ended(&connection).map_err(broken)?;
+        let unread = |error| failed("read", &path, Some(&error));
+        let ended = ended(&connection).map_err(unread)?;
         let begun = |task: &str| match ended.get(task) {
             None => Some(false),
             Some(status) => (setup.goes_on)(status).then_some(true),
         };
-        let spent = spending(&connection, &begun, setup.spent).map_err(broken)?;
+        let spent = spending(&connection, &begun, setup.spent).map_err(unread)?;
         let shared = Arc::new(Shared {
             path,
             broken: OnceLock::new(),
@@ -210,13 +214,11 @@ impl RunStore {
     pub(crate) async fn claim(&self, task: &str, retry: bool) -> Result<(Lease, History)> {
         let id = task.to_owned();
         let claimed = self.run(move |store| {
-            let mut read =
-                store.prepare_cached("select entry from journal where task = ? order by position")?;
-            let mut entries: Vec<String> =
-                read.query_map([&id], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let mut entries = journal_of(store, &id)?;
             if let Some(last) = entries.last() {
                 let retry = retry && ended_as(last).is_some_and(|status| status == Outcome::Errored.name());
-                let claim = line(Record::Claim { lease: format!("{:032x}", fastrand::u128(..)), retry });
+                let claim =
+                    line(&Entry::now(Record::Claim { lease: format!("{:032x}", fastrand::u128(..)), retry }));
                 let mut append = store.prepare_cached("insert into journal values(?, ?, ?)")?;
                 append.execute(params![id, count(entries.len()), claim])?;
                 entries.push(claim);
@@ -255,8 +257,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::Io`]; somebody else has taken over the task.
-    pub(crate) async fn append(&self, record: Record) -> Result<()> {
-        let (id, line) = (self.task.clone(), line(record));
+    pub(crate) async fn append(&self, entry: Entry) -> Result<()> {
+        let (id, line) = (self.task.clone(), line(&entry));
         let answer = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
             let position = count(*next);
@@ -332,7 +334,7 @@ fn submit(
         let mut digest_of = store.prepare("select digest from task where id = ?")?;
         for (position, (id, digest)) in (0_i64..).zip(tasks) {
             if add.execute(params![id, position, digest])? == 1 {
-                begin.execute(params![id, line(Record::Submit { task: None })])?;
+                begin.execute(params![id, line(&Entry::now(Record::Submit { task: None }))])?;
             } else if digest_of.query_row([&*id], |row| row.get::<_, String>(0))? != digest {
                 return Ok(Some(id));
             }
@@ -340,50 +342,6 @@ fn submit(
     }
     store.commit()?;
     Ok(None)
-}
-
-/// The tasks that have ended, with the status of each.
-fn ended(connection: &Connection) -> rusqlite::Result<HashMap<String, String>> {
-    let mut read = connection.prepare(
-        "select task, entry from journal j
-           where position = (select max(position) from journal where task = j.task)",
-    )?;
-    let rows = read.query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
-    let mut ended = HashMap::new();
-    for row in rows {
-        let (task, line) = row?;
-        if let Some(status) = ended_as(&line) {
-            ended.insert(task, status);
-        }
-    }
-    Ok(ended)
-}
-
-/// What tasks have spent that go on: `goes_on` says of each whether it does, and whether it errored before.
-fn spending(
-    connection: &Connection,
-    goes_on: &dyn Fn(&str) -> Option<bool>,
-    spent: SpentFor<'_>,
-) -> rusqlite::Result<Spending> {
-    let mut begun = connection.prepare("select task from journal where position = 1")?;
-    let mut read = connection.prepare("select entry from journal where task = ? order by position")?;
-    let mut spending = Spending::default();
-    for task in begun.query_map([], |row| row.get::<_, String>(0))? {
-        let task = task?;
-        let Some(retried) = goes_on(&task) else { continue };
-        let lines = read.query_map([&task], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
-        let entries = lines.iter().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
-        spending.add(task, entries, retried, spent);
-    }
-    Ok(spending)
-}
-
-/// The status of a task whose last record this is, if it has ended.
-fn ended_as(line: &str) -> Option<String> {
-    match serde_json::from_str(line).ok()? {
-        Entry { record: Record::Done { status, .. }, .. } => Some(status),
-        _ => None,
-    }
 }
 
 fn open(path: &Path, synced: bool) -> Result<Connection> {
@@ -489,9 +447,9 @@ fn failed(what: &str, path: &Path, error: Option<&rusqlite::Error>) -> Error {
     Error::io(format!("cannot {what} the journal {}", path.display()), cause)
 }
 
-/// A record as it is in the file, written now.
-fn line(record: Record) -> String {
-    serde_json::to_string(&Entry::now(record)).unwrap_or_default()
+/// A record as it is in the file.
+fn line(entry: &Entry) -> String {
+    serde_json::to_string(entry).unwrap_or_default()
 }
 
 fn count(number: usize) -> i64 {

@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     history::{Diverged, History, StepState},
     lease::Lease,
-    record::{Record, StepKey, StepKind},
+    record::{Entry, Record, StepKey, StepKind},
 };
 use crate::{
     config::Secrets,
@@ -29,6 +29,7 @@ pub(crate) struct TaskJournal(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     lease: Lease,
+    claimed: Instant,
     secrets: Secrets,
     // Std mutex: held for a look-up.
     history: Mutex<History>,
@@ -55,7 +56,8 @@ impl TaskJournal {
     pub(crate) fn new(lease: impl Into<Lease>, history: History, secrets: Secrets) -> Self {
         let (repeated, unknown) = (history.repeated.into(), history.given_up.into());
         let (history, reused) = (Mutex::new(history), 0.into());
-        Self(Arc::new(Inner { lease: lease.into(), secrets, history, reused, repeated, unknown }))
+        let (lease, claimed) = (lease.into(), Instant::now());
+        Self(Arc::new(Inner { lease, claimed, secrets, history, reused, repeated, unknown }))
     }
 
     pub(crate) fn secrets(&self) -> &Secrets {
@@ -128,7 +130,7 @@ impl TaskJournal {
         if step.key.kind == StepKind::SafeCall || step.must_not_run() {
             return Ok(());
         }
-        self.0.lease.append(Record::Begin { step: step.key.clone() }).await?;
+        self.append(Record::Begin { step: step.key.clone() }).await?;
         // The record may have waited for long.
         self.0.lease.check()
     }
@@ -139,7 +141,11 @@ impl TaskJournal {
     /// [`Error::Io`].
     pub(crate) async fn end(&self, step: JournaledStep, mut outcome: Value, failed: bool) -> Result<()> {
         self.0.secrets.hide_in(&mut outcome);
-        self.0.lease.append(Record::End { step: step.key, outcome, failed }).await
+        self.append(Record::End { step: step.key, outcome, failed }).await
+    }
+
+    async fn append(&self, record: Record) -> Result<()> {
+        self.0.lease.append(Entry::of_owner(record, self.0.claimed)).await
     }
 
     /// Whether calls of this server were made before the run was interrupted, so that what it kept in memory may be gone.
@@ -158,7 +164,7 @@ impl TaskJournal {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) async fn done(&self, status: Outcome, result: Option<Value>) -> Result<()> {
-        self.0.lease.append(Record::Done { status: status.name().to_owned(), result }).await
+        self.append(Record::Done { status: status.name().to_owned(), result }).await
     }
 
     fn history(&self) -> MutexGuard<'_, History> {

@@ -244,8 +244,30 @@ async fn an_unknown_version_of_the_file_is_refused() {
     assert!(open(home.path(), &[]).is_err());
 }
 
+#[tokio::test]
+async fn what_is_read_of_a_journal_is_bounded() {
+    for (planted, why) in [
+        (
+            "insert into journal values('a', 1, printf('%.*c', 68000000, 'x'))",
+            "a record has more than 64 MiB",
+        ),
+        (
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i <= 200000)
+               insert into journal select 'a', i, '{\"at\": 1, \"record\": \"submit\"}' from n",
+            "`a` has more than 200000 records",
+        ),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let (store, _) = open(home.path(), &[("a", "{}")]).unwrap();
+        store.close().await;
+        rusqlite::Connection::open(home.path().join(FILE)).unwrap().execute(planted, []).unwrap();
+        let error = open(home.path(), &[("a", "{}")]).unwrap_err();
+        assert!(error.causes()[0].contains(why), "{error:?}");
+    }
+}
+
 fn entry(at: u64, record: Record) -> Entry {
-    Entry { at, record }
+    Entry { at, worked_ms: None, record }
 }
 
 fn claim(retry: bool) -> Record {
@@ -270,6 +292,28 @@ fn work_before_an_interruption_is_summed_up() {
     let history = History::of(entries.to_vec());
     assert_eq!(history.worked.as_millis(), 3500);
     assert_eq!(history.claims, 2);
+}
+
+#[test]
+fn a_clock_that_jumps_changes_no_time_worked() {
+    let hours = 7_200_000;
+    let worked =
+        |at: u64, worked_ms: u64| Entry { worked_ms: Some(worked_ms), ..entry(at, failed_request("main")) };
+    for at in [10_000 + hours, 0, u64::MAX] {
+        let entries =
+            [entry(10_000, claim(false)), worked(11_000, 1000), worked(at, 1500), worked(11_400, 1400)];
+        assert_eq!(History::of(entries.to_vec()).worked.as_millis(), 1500, "{at}");
+    }
+    // One without it is believed within limits, and no sum is too large.
+    let old = [entry(10_000, claim(false)), entry(10_000 + hours, failed_request("main"))];
+    assert_eq!(History::of(old.to_vec()).worked.as_secs(), 20 * 60);
+    let many =
+        std::iter::repeat_with(|| [entry(0, claim(false)), worked(u64::MAX, u64::MAX)]).take(3000).flatten();
+    assert!(History::of(many.collect()).worked > std::time::Duration::from_millis(u64::MAX));
+    let text = serde_json::to_value(Entry::of_owner(claim(false), std::time::Instant::now())).unwrap();
+    assert!(text["worked_ms"].as_u64().unwrap() < 60_000, "{text}");
+    let line = r#"{"at": 1, "record": "submit"}"#;
+    assert_eq!(serde_json::from_str::<Entry>(line).unwrap().worked_ms, None);
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl NatsStore {
     ) -> Result<Closed> {
         let Some(first) = entries.first() else { return Ok(Closed::Ended) };
         let task = self.task_of(key, first)?;
-        let record = Record::Done { status: CANCELLED.to_owned(), result: Some(result(&task)) };
+        let record = Entry::now(Record::Done { status: CANCELLED.to_owned(), result: Some(result(&task)) });
         match self.append(key, last, &record, &nonce(), || false).await {
             Ok(_) => {
                 self.note_outcome(key, CANCELLED).await?;
@@ -183,7 +183,7 @@ impl NatsStore {
         // First: a journal that has ended is looked at again.
         let purged = self.0.outcomes.purge(key).await;
         purged.map_err(|error| self.failed("cannot write to", &error))?;
-        match self.append(key, last, &Record::Submit { task: None }, &nonce(), || false).await {
+        match self.append(key, last, &Entry::now(Record::Submit { task: None }), &nonce(), || false).await {
             // Replaced: somebody else has submitted it, too.
             Ok(_) | Err(Append::Replaced) => Ok(()),
             Err(Append::Failed(error)) => Err(error),

@@ -26,7 +26,7 @@ use super::{LARGEST, NatsStore, boot_time, nonce};
 use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
-    store::record::{Entry, Record},
+    store::record::Entry,
     text::short_hex,
 };
 
@@ -98,11 +98,11 @@ impl NatsStore {
         &self,
         key: &str,
         last: u64,
-        record: &Record,
+        entry: &Entry,
         nonce: &str,
         is_ours: impl Fn() -> bool,
     ) -> Result<u64, Append> {
-        let body = self.body(key, record).await.map_err(Append::Failed)?;
+        let body = self.body(key, entry).await.map_err(Append::Failed)?;
         let subject = format!("toolcrib.j.{key}");
         let mut last = last;
         // Unlike that of a record at the same place whose caller did not wait: the server drops what has a known id.
@@ -164,9 +164,8 @@ impl NatsStore {
     }
 
     /// What is published of a record.
-    async fn body(&self, key: &str, record: &Record) -> Result<Bytes> {
-        let entry = Entry::now(record.clone());
-        let text = serde_json::to_vec(&entry).map_err(|error| self.failed("cannot write to", &error))?;
+    async fn body(&self, key: &str, entry: &Entry) -> Result<Bytes> {
+        let text = serde_json::to_vec(entry).map_err(|error| self.failed("cannot write to", &error))?;
         if text.len() <= LARGEST {
             return Ok(text.into());
         }
@@ -215,11 +214,11 @@ impl NatsLease {
     ///
     /// # Errors
     /// [`Error::Io`]; somebody else has taken over the task.
-    pub(crate) async fn append(&self, record: Record) -> Result<()> {
+    pub(crate) async fn append(&self, entry: Entry) -> Result<()> {
         let Inner { store, key, nonce, last, .. } = &*self.0;
         let mut last = last.lock().await;
         let asked = boot_time();
-        match store.append(key, *last, &record, nonce, || self.is_ours()).await {
+        match store.append(key, *last, &entry, nonce, || self.is_ours()).await {
             Ok(sequence) => {
                 *last = sequence;
                 self.proven(asked);

@@ -107,7 +107,7 @@ impl NatsStore {
             let name = sample_name(&task.id, task.samples_before + 1);
             let key = format!("{}.{}", token(run), token(&name));
             let spec = serde_json::to_value(&task).map_err(|error| self.failed("cannot write to", &error))?;
-            let record = Record::Submit { task: Some(spec.clone()) };
+            let record = Entry::now(Record::Submit { task: Some(spec.clone()) });
             match self.append(&key, 0, &record, &nonce(), || false).await {
                 Ok(_) => submitted.new += 1,
                 Err(Append::Failed(error)) => return Err(error),
@@ -233,7 +233,7 @@ impl NatsStore {
                 lease.hand_back().await;
                 continue;
             };
-            let claim = Record::Claim { lease: super::nonce(), retry: false };
+            let claim = Entry::now(Record::Claim { lease: super::nonce(), retry: false });
             if lease.append(claim.clone()).await.is_err() {
                 continue;
             }
@@ -243,7 +243,7 @@ impl NatsStore {
             let run = key.split('.').next().map(name_of).unwrap_or_default();
             let about = self.run(&run).await?.unwrap_or_default();
             let samples = about["samples"].as_u64().unwrap_or(1);
-            let history = History::of([entries, vec![Entry::now(claim)]].concat());
+            let history = History::of([entries, vec![claim]].concat());
             claimed.tasks.push(ClaimedTask { run, task, samples, lease, history, is_dead: claims >= CLAIMS });
         }
         Ok(())
