@@ -197,8 +197,12 @@ impl BoundedLines {
     /// # Errors
     /// As [`open`].
     pub(crate) fn open(path: &Path, limit: u64) -> io::Result<Self> {
-        let file = BufReader::new(open(path)?);
-        Ok(Self { file, path: path.to_owned(), limit, number: 0, line: Vec::new() })
+        Ok(Self::of(open(path)?, path, limit))
+    }
+
+    /// The lines of an open file, which messages call `path`.
+    pub(crate) fn of(file: File, path: &Path, limit: u64) -> Self {
+        Self { file: BufReader::new(file), path: path.to_owned(), limit, number: 0, line: Vec::new() }
     }
 
     /// The next line with its line break, and its number from 1.

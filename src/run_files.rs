@@ -86,7 +86,7 @@ impl RunFiles {
         private::create_dir_all(dir).map_err(|error| failed("create", dir, error))?;
         let folder = PrivateFolder::open(dir).map_err(|error| failed("open", dir, error))?;
         let path = dir.join("results.jsonl");
-        let results = Results::create(path.clone()).map_err(|error| failed("open", &path, error))?;
+        let results = Results::create(&folder, dir).map_err(|error| failed("open", &path, error))?;
         let results = Mutex::new(results);
         let events = EventLog::create(&dir.join("events.jsonl"), secrets.clone())?;
         let stderr = StderrLogs::new(folder.clone());
@@ -110,7 +110,7 @@ impl RunFiles {
         let folder = PrivateFolder::open(dir).map_err(|error| failed("open", dir, error))?;
         let path = dir.join("results.jsonl");
         let results =
-            Results::resume(path.clone(), keep, kept).map_err(|error| failed("read", &path, error))?;
+            Results::resume(&folder, dir, keep, kept).map_err(|error| failed("read", &path, error))?;
         let events = EventLog::resume(&dir.join("events.jsonl"), secrets.clone())?;
         let stderr = StderrLogs::new(folder.clone());
         let (results, tools) = (Mutex::new(results), Mutex::default());

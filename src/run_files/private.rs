@@ -78,6 +78,14 @@ impl PrivateFolder {
         self.open_file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
     }
 
+    /// Opens a file of it to read.
+    ///
+    /// # Errors
+    /// As [`PrivateFolder::append`].
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+        self.open_file(name, OFlags::RDONLY)
+    }
+
     /// Opens a file of it to read and write, and makes it where it is missing.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    ffi::OsStr,
+    fs::File,
     io::{self, BufWriter, Write as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -11,9 +12,9 @@ use std::{
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::private;
+use super::private::PrivateFolder;
 use crate::{
-    bounded::{self, BoundedLines},
+    bounded::BoundedLines,
     task::{TaskReport, sample_name},
     text::short_hash,
 };
@@ -21,9 +22,16 @@ use crate::{
 /// Longest line: 64 MiB.
 const LONGEST: u64 = 64 << 20;
 
+/// Its name in the folder of a run, and that of a new one.
+const NAME: &str = "results.jsonl";
+const DRAFT: &str = "results.jsonl.new";
+
 /// The file, opened for more lines.
 #[derive(Debug)]
 pub(super) struct Results {
+    /// Whatever the path of the run leads to meanwhile.
+    folder: PrivateFolder,
+    /// For messages.
     path: PathBuf,
     file: File,
     lines: usize,
@@ -44,21 +52,23 @@ struct Line {
 }
 
 impl Results {
-    pub(super) fn create(path: PathBuf) -> io::Result<Self> {
-        let file = private::append(&path)?;
-        Ok(Self { path, file, lines: 0 })
+    /// In `folder`, which `dir` leads to.
+    pub(super) fn create(folder: &PrivateFolder, dir: &Path) -> io::Result<Self> {
+        let file = folder.append(OsStr::new(NAME))?;
+        Ok(Self { folder: folder.clone(), path: dir.join(NAME), file, lines: 0 })
     }
 
     /// Goes on with the file of an interrupted run. The lines that `keep` wants stay, the last one of each sample; each is
     /// given to `kept`.
     pub(super) fn resume(
-        path: PathBuf,
+        folder: &PrivateFolder,
+        dir: &Path,
         keep: impl Fn(&TaskReport) -> bool,
         mut kept: impl FnMut(TaskReport),
     ) -> io::Result<Self> {
         let mut lines: Vec<Line> = Vec::new();
         let mut numbers: HashMap<u128, usize> = HashMap::new();
-        each_line(&path, |line, text| {
+        each_line(folder, |line, text| {
             // The last line may not be whole.
             if let Ok(report) = serde_json::from_slice::<TaskReport>(text)
                 && text.ends_with(b"\n")
@@ -73,12 +83,12 @@ impl Results {
                 }
             }
         })?;
-        let file = rewrite(&path, &lines, |text| {
+        let file = rewrite(folder, &lines, |text| {
             if let Ok(report) = serde_json::from_slice(text) {
                 kept(report);
             }
         })?;
-        Ok(Self { path, file, lines: lines.len() })
+        Ok(Self { folder: folder.clone(), path: dir.join(NAME), file, lines: lines.len() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -97,7 +107,7 @@ impl Results {
         let places: HashMap<u128, usize> =
             tasks.into_iter().map(|task| key(task.as_ref())).zip(0..).collect();
         let mut lines: Vec<((usize, u32), Line)> = Vec::new();
-        each_line(&self.path, |line, text| {
+        each_line(&self.folder, |line, text| {
             let task = serde_json::from_slice::<TaskOfLine>(text).ok();
             let place = task.and_then(|line| Some((*places.get(&key(&line.task))?, line.sample)));
             lines.push((place.unwrap_or((usize::MAX, 0)), line));
@@ -108,7 +118,7 @@ impl Results {
         if !lines.is_sorted_by_key(|(place, _)| *place) {
             lines.sort_by_key(|(place, _)| *place);
             let lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect();
-            self.file = rewrite(&self.path, &lines, |_| {})?;
+            self.file = rewrite(&self.folder, &lines, |_| {})?;
         }
         Ok(())
     }
@@ -118,8 +128,9 @@ fn key(task: &str) -> u128 {
     short_hash(Sha256::new_with_prefix(task))
 }
 
-fn each_line(path: &Path, mut take: impl FnMut(Line, &[u8])) -> io::Result<()> {
-    let (mut reader, mut at) = (BoundedLines::open(path, LONGEST)?, 0);
+fn each_line(folder: &PrivateFolder, mut take: impl FnMut(Line, &[u8])) -> io::Result<()> {
+    let (mut reader, mut at) =
+        (BoundedLines::of(folder.read(OsStr::new(NAME))?, Path::new(NAME), LONGEST), 0);
     while let Some((_, text)) = reader.next_line()? {
         let length = text.len();
         take(Line { at, length }, text);
@@ -129,9 +140,9 @@ fn each_line(path: &Path, mut take: impl FnMut(Line, &[u8])) -> io::Result<()> {
 }
 
 /// Replaces the file by these lines of it, and gives each to `written`.
-fn rewrite(path: &Path, lines: &[Line], mut written: impl FnMut(&[u8])) -> io::Result<File> {
-    let (old, draft) = (bounded::open(path)?, path.with_extension("jsonl.new"));
-    let mut new = BufWriter::new(private::create(&draft)?);
+fn rewrite(folder: &PrivateFolder, lines: &[Line], mut written: impl FnMut(&[u8])) -> io::Result<File> {
+    let old = folder.read(OsStr::new(NAME))?;
+    let mut new = BufWriter::new(folder.create(OsStr::new(DRAFT))?);
     let mut text = Vec::new();
     for line in lines {
         text.resize(line.length, 0);
@@ -140,6 +151,35 @@ fn rewrite(path: &Path, lines: &[Line], mut written: impl FnMut(&[u8])) -> io::R
         written(&text);
     }
     new.into_inner().map_err(io::IntoInnerError::into_error)?;
-    fs::rename(&draft, path)?;
-    private::append(path)
+    folder.rename(OsStr::new(DRAFT), OsStr::new(NAME))?;
+    folder.append(OsStr::new(NAME))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_link_in_place_of_the_run_is_not_sorted() {
+        let home = tempfile::tempdir().unwrap();
+        let (run, moved, theirs) =
+            (home.path().join("run"), home.path().join("moved"), home.path().join("theirs"));
+        for folder in [&run, &theirs] {
+            fs::create_dir(folder).unwrap();
+        }
+        let [a, b] = ["a", "b"].map(|task| format!("{{\"task\":\"{task}\"}}\n"));
+        fs::write(theirs.join(NAME), format!("{b}{a}")).unwrap();
+        let mut results = Results::create(&PrivateFolder::open(&run).unwrap(), &run).unwrap();
+        results.append(&b).unwrap();
+        results.append(&a).unwrap();
+        fs::rename(&run, &moved).unwrap();
+        symlink(&theirs, &run).unwrap();
+        results.sort(["a", "b"]).unwrap();
+        results.append(&a).unwrap();
+        assert_eq!(fs::read_to_string(moved.join(NAME)).unwrap(), format!("{a}{b}{a}"));
+        assert_eq!(fs::read_to_string(theirs.join(NAME)).unwrap(), format!("{b}{a}"));
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    }
 }
