@@ -40,6 +40,8 @@ pub struct Installation {
     client: &'static McpClient,
     path: PathBuf,
     name: String,
+    /// Links that lead out of this folder are not followed.
+    within: Option<PathBuf>,
 }
 
 /// What became of an entry.
@@ -92,7 +94,26 @@ impl InstallReport {
 impl Installation {
     /// The entry `name` in the file of `client` at `path`.
     pub fn new(client: &'static McpClient, path: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        Self { client, path: path.into(), name: name.into() }
+        Self { client, path: path.into(), name: name.into(), within: None }
+    }
+
+    /// The same, of a file that must be in `folder`: one that came from elsewhere may have links to files of the user's own.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: a link leads out of the folder.
+    pub fn within(self, folder: impl Into<PathBuf>) -> Result<Self> {
+        let at = Self { within: Some(folder.into()), ..self };
+        at.check_place().map(|()| at)
+    }
+
+    fn check_place(&self) -> Result<()> {
+        match self.within.as_deref().and_then(|folder| file::leads_out(&self.path, folder)) {
+            None => Ok(()),
+            Some(real) => Err(Error::input(
+                format!("{} is not changed: it leads to {}", self.path.display(), real.display()),
+                Some("remove the link; or, for the file of the user, leave out --project".to_owned()),
+            )),
+        }
     }
 
     /// The file.
@@ -141,6 +162,7 @@ impl Installation {
     /// # Errors
     /// As [`Installation::write`].
     pub fn remove(&self) -> Result<InstallReport> {
+        self.check_place()?;
         let Some(text) = file::read(&self.path)? else {
             return Ok(InstallReport::new(InstallChange::Absent));
         };
@@ -176,6 +198,7 @@ impl Installation {
         edit: impl Fn(Option<&str>) -> Result<(InstallChange, Option<String>)>,
     ) -> Result<InstallReport> {
         for _ in 0..ATTEMPTS {
+            self.check_place()?;
             let before = file::read(&self.path)?;
             let (change, after) = edit(before.as_deref())?;
             let Some(after) = after else { return Ok(InstallReport::new(change)) };

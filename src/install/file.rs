@@ -29,6 +29,16 @@ pub(super) fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
+/// Where `path` leads to, if that is outside of `folder`. A link that leads nowhere yet counts.
+pub(super) fn leads_out(path: &Path, folder: &Path) -> Option<PathBuf> {
+    let there = path.ancestors().find(|above| above.symlink_metadata().is_ok())?;
+    let aim = || fs::read_link(there).unwrap_or_else(|_| there.to_owned());
+    match (there.canonicalize(), folder.canonicalize()) {
+        (Ok(real), Ok(folder)) if real.starts_with(&folder) => None,
+        (real, _) => Some(real.unwrap_or_else(|_| aim())),
+    }
+}
+
 /// Puts `after` into the file, which has the text `before`. False: it has another one by now.
 ///
 /// # Errors

@@ -239,3 +239,32 @@ fn the_files_of_clients_are_found() {
     let nowhere = McpClient::named("zed").unwrap().user_file(&Env::new("/", [("A", "b")]));
     assert!(nowhere.unwrap_err().to_string().contains("home folder"));
 }
+
+#[test]
+fn no_link_out_of_a_project_is_followed() {
+    let home = tempfile::tempdir().unwrap();
+    let project = home.path().join("project");
+    fs::create_dir_all(project.join("inside")).unwrap();
+    fs::create_dir(home.path().join("mine")).unwrap();
+    fs::write(home.path().join("mine/mcp.json"), "{}\n").unwrap();
+    let client = McpClient::named("cursor").unwrap();
+    let path = project.join(".cursor/mcp.json");
+    let at = || Installation::new(client, &path, "toolcrib").within(&project);
+    let link = |target: &str| {
+        let _ = fs::remove_file(project.join(".cursor"));
+        std::os::unix::fs::symlink(target, project.join(".cursor")).unwrap();
+    };
+    assert!(at().is_ok(), "nothing is there yet");
+    let before = at().unwrap();
+    for target in ["../mine", "../nowhere", "/"] {
+        link(target);
+        let error = at().unwrap_err().to_string();
+        assert!(error.contains("is not changed: it leads to "), "{target}: {error}");
+        assert!(before.remove().is_err(), "{target}");
+    }
+    link("inside");
+    assert!(at().is_ok(), "a link within the folder");
+    std::os::unix::fs::symlink("../../mine/mcp.json", project.join("inside/mcp.json")).unwrap();
+    assert!(at().is_err(), "the file itself is a link");
+    assert_eq!(fs::read_to_string(home.path().join("mine/mcp.json")).unwrap(), "{}\n");
+}

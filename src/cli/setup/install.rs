@@ -69,6 +69,7 @@ impl Install {
             false => client.user_file(&env)?,
         };
         let at = Installation::new(client, path, self.name());
+        let at = if self.project && !self.print { at.within(env.folder())? } else { at };
         if self.remove {
             let report = at.remove()?;
             self.tell(client, &at, None, &report, context.ui);
