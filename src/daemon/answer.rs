@@ -102,7 +102,7 @@ impl DaemonState {
             Request::Call(call) => self.call(call, writer).await,
             Request::Tools { servers } => self.tools(&servers, writer).await,
             Request::Start { servers } => self.start(&servers, writer).await,
-            Request::Stop { servers } => self.stop(&servers, writer).await,
+            Request::Stop { servers } => self.stop(&servers).await,
             Request::Restart { servers } => self.restart(&servers, writer).await,
             Request::Wait { servers, limit } => self.wait(&servers, limit).await,
             Request::Logs { servers, follow, wire, mark } => {
@@ -335,8 +335,8 @@ impl DaemonState {
         Ok(self.rows(&servers))
     }
 
-    async fn stop(&self, servers: &[String], writer: &mut ReplyWriter) -> Result<DaemonReply> {
-        self.follow(writer).await;
+    /// Follows no edit: who stops a server starts none.
+    async fn stop(&self, servers: &[String]) -> Result<DaemonReply> {
         let servers = self.named(servers)?;
         self.servers.change(DesiredChange::Stop(servers.clone())).await?;
         Ok(self.rows(&servers))

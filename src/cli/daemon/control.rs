@@ -31,24 +31,27 @@ pub(crate) struct Wait {
 
 impl Servers {
     pub(crate) fn start(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        self.ask(context, DaemonClient::start, ServerStatus::is_there)
+        self.ask(context, args::required_by_hand(context)?, DaemonClient::start, ServerStatus::is_there)
     }
 
     pub(crate) fn stop(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        self.ask(context, DaemonClient::stop, |row| row.state == ServerState::Stopped)
+        // It starts nothing, and is no use of an edited file.
+        self.ask(context, args::required(context)?, DaemonClient::stop, |row| {
+            row.state == ServerState::Stopped
+        })
     }
 
     pub(crate) fn restart(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
-        self.ask(context, DaemonClient::restart, ServerStatus::is_there)
+        self.ask(context, args::required_by_hand(context)?, DaemonClient::restart, ServerStatus::is_there)
     }
 
     fn ask(
         &self,
         context: &Context<'_>,
+        mut daemon: DaemonClient,
         ask: impl Fn(&mut DaemonClient, Vec<String>) -> Result<Vec<ServerStatus>, Error>,
         good: impl Fn(&ServerStatus) -> bool,
     ) -> anyhow::Result<ExitCode> {
-        let mut daemon = args::required_by_hand(context)?;
         let rows = ask(&mut daemon, self.servers.clone());
         daemon.take_notes().iter().for_each(|note| context.ui.warn(note));
         Ok(show(context.ui, &rows?, good))

@@ -223,6 +223,18 @@ fn a_daemon_of_a_client_follows_no_edit_by_itself() {
 }
 
 #[test]
+fn to_stop_a_server_is_no_use() {
+    let crib = Crib::new(FIX);
+    crib.ok(&["up", "-d"]);
+    edit(&crib, TELLING);
+    let told = err(&crib.run(&["stop", "fix"]));
+    assert!(told.contains("Stopped fix") && !told.contains("since it was last used"), "{told}");
+    assert!(!crib.folder().join("started").exists(), "{told}");
+    assert!(refused(&crib, &["connect"]).contains("has changed"));
+    crib.run(&["down"]);
+}
+
+#[test]
 fn an_entry_counts_as_used_until_the_file_changes() {
     let crib = Crib::new(FIX);
     let home = crib.folder().join("home");
