@@ -135,7 +135,7 @@ impl RunComparison {
         let mut tasks: Vec<TaskPair> = Vec::new();
         let mut places: HashMap<(String, u32), usize> = HashMap::new();
         let mut add = |dir: &Path, side: fn(&mut TaskPair) -> &mut Option<ComparedTask>| {
-            lines::each(&dir.join("results.jsonl"), |line: Line| {
+            lines::each_kept(&dir.join("results.jsonl"), lines::MAX_TASKS, |line: Line| {
                 let Line { task, sample, status, reason, wall_ms, turns, tool_calls, cost_usd, .. } = line;
                 let place = *places.entry((task.clone(), sample)).or_insert_with(|| {
                     tasks.push(TaskPair {

@@ -312,8 +312,12 @@ impl RunFolder {
     pub fn read(dir: &Path) -> Result<Self> {
         let manifest = listing::manifest(dir)?;
         let (mut folder, mut index) = Self::begin(dir, manifest);
-        lines::each(&dir.join("events.jsonl"), |line: EventLine| index.event(&mut folder, line))?;
-        lines::each(&dir.join("results.jsonl"), |line: TaskLine| index.result(&mut folder, line))?;
+        lines::each_kept(&dir.join("events.jsonl"), lines::MAX_EVENTS, |line: EventLine| {
+            index.event(&mut folder, line);
+        })?;
+        lines::each_kept(&dir.join("results.jsonl"), lines::MAX_TASKS, |line: TaskLine| {
+            index.result(&mut folder, line);
+        })?;
         for task in &mut folder.tasks {
             if task.status.is_empty() {
                 "unfinished".clone_into(&mut task.status);

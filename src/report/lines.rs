@@ -20,6 +20,10 @@ const MAX_LINE: u64 = 64 << 20;
 /// Lines of a file. A run writes at most a few millions: its events are limited by their bytes.
 const MAX_LINES: usize = 20_000_000;
 
+/// Lines of files that are kept in memory, each of which takes some hundred bytes there: tasks and events of one run.
+pub(super) const MAX_TASKS: usize = 500_000;
+pub(super) const MAX_EVENTS: usize = 3_000_000;
+
 /// A whole file.
 pub(crate) fn text(path: &Path) -> Result<String> {
     bounded::read_text(path, MAX_FILE).map_err(|error| failed(path, error))
@@ -48,6 +52,27 @@ pub(super) fn open_below(dir: &Path, place: &Path) -> io::Result<File> {
 /// As [`try_each`], for a `take` that cannot fail.
 pub(super) fn each<T: for<'de> Deserialize<'de>>(path: &Path, mut take: impl FnMut(T)) -> Result<()> {
     try_each(path, |line| {
+        take(line);
+        Ok(())
+    })
+}
+
+/// The same for lines that are kept, of which there may be `most`.
+pub(super) fn each_kept<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    most: usize,
+    mut take: impl FnMut(T),
+) -> Result<()> {
+    let mut seen = 0;
+    try_each(path, |line| {
+        seen += 1;
+        if seen > most {
+            let what = format!(
+                "{}: the file has more than {most} lines, too many to be looked at together",
+                path.display()
+            );
+            return Err(Error::input(what, None));
+        }
         take(line);
         Ok(())
     })
@@ -104,6 +129,17 @@ mod tests {
         let error = each(&path, |_: Value| seen += 1).unwrap_err().to_string();
         assert_eq!(seen, 1);
         assert!(error.contains("events.jsonl:3: the line is longer"), "{error}");
+    }
+
+    #[test]
+    fn lines_that_are_kept_are_counted() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("results.jsonl");
+        std::fs::write(&path, "{}\n".repeat(4)).unwrap();
+        let mut seen = 0;
+        let error = each_kept(&path, 3, |_: Value| seen += 1).unwrap_err().to_string();
+        assert!(error.contains("results.jsonl: the file has more than 3 lines") && seen == 3, "{error}");
+        assert!(each_kept(&path, 4, |_: Value| {}).is_ok());
     }
 
     #[test]

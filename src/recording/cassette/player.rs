@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of one line: a request to the model has its whole conversation.
 const MAX_LINE: u64 = 64 << 20;
+/// Most bytes of all lines. In memory they take ten times as much.
+const MAX_BYTES: usize = 256 << 20;
 
 /// Answers from a cassette. Clones go on with the same one.
 ///
@@ -79,7 +81,7 @@ impl CassettePlayer {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Input`] for a file that is no cassette, one of another version, one with a line over 64
-    /// MiB, or one that was cut off in the middle of a line.
+    /// MiB or over 256 MiB in all, or one that was cut off in the middle of a line; [`Error::Cancelled`] once `differs` is.
     pub fn open(path: &Path, secrets: Secrets, differs: CancellationToken) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |error: io::Error| Error::io(format!("cannot read the cassette {name}"), error);
@@ -91,7 +93,19 @@ impl CassettePlayer {
         let mut head = None;
         let mut tools = HashMap::new();
         let mut state = ReplayState::default();
+        let mut bytes = 0;
         while let Some((number, text)) = lines.next_line().map_err(unread)? {
+            bytes += text.len();
+            if bytes > MAX_BYTES {
+                let what = format!(
+                    "the cassette {name} has more than {} MiB: all of it is kept in memory",
+                    MAX_BYTES >> 20
+                );
+                return Err(Error::input(what, Some("record fewer tasks in one file".to_owned())));
+            }
+            if differs.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
             if number == 1 {
                 head = Some(read_head(&name, text)?);
                 continue;
@@ -361,5 +375,21 @@ mod tests {
             "{error}"
         );
         assert!(error.help().is_some_and(|help| help.contains("record it again")));
+    }
+
+    #[test]
+    fn a_long_cassette_is_refused_or_given_up() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("tape.jsonl");
+        let head = r#"{"line":"cassette","cassette":1,"toolcrib":"0","recorded":"now","model":null,"model_scripted":false}"#;
+        let open =
+            |cancel: &CancellationToken| CassettePlayer::open(&path, Secrets::default(), cancel.clone());
+        let tools = format!("{{\"line\":\"tools\",\"id\":\"x\",\"servers\":\"{}\"}}\n", "a".repeat(60 << 20));
+        std::fs::write(&path, format!("{head}\n{}", tools.repeat(5))).unwrap();
+        let cancel = CancellationToken::new();
+        let error = open(&cancel).unwrap_err().to_string();
+        assert!(error.contains("has more than 256 MiB"), "{error}");
+        cancel.cancel();
+        assert!(matches!(open(&cancel), Err(Error::Cancelled)));
     }
 }
