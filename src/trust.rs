@@ -289,6 +289,13 @@ impl<'a> Trust<'a> {
             .into())
     }
 
+    /// A digest of `text` that nobody else can make. `None`: no key can be kept.
+    #[cfg(feature = "agents")]
+    pub(crate) fn mark(self, text: &str) -> Option<String> {
+        let key = self.records().ok()?.key_for_use().ok()?;
+        Some(key.digest(text.as_bytes()))
+    }
+
     /// Forgets a configuration, whether it is still there or not. Says whether it was known.
     ///
     /// # Errors

@@ -185,9 +185,8 @@ impl RunInfo {
         };
         let samples = manifest["samples"].as_u64().and_then(|samples| u32::try_from(samples).ok());
         let paused_ms = manifest["paused_ms"].as_f64().unwrap_or_default();
-        let name = || dir.file_name().map(|name| name.to_string_lossy().into_owned());
         Ok(Self {
-            run: text("run").or_else(name).unwrap_or_default(),
+            run: text("run").unwrap_or_default(),
             state: state(dir, &manifest),
             started: first.map(|line| line.at),
             wall_ms: last.map_or(0.0, |line| (super::folder::millis(line.ns) - paused_ms).max(0.0)),
@@ -326,7 +325,26 @@ fn is_run(dir: &Path) -> bool {
 pub(super) fn manifest(dir: &Path) -> Result<Value> {
     let path = dir.join("run.json");
     let text = lines::text(&path)?;
-    serde_json::from_str(&text).map_err(|error| Error::input(format!("{}: {error}", path.display()), None))
+    let mut manifest: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::input(format!("{}: {error}", path.display()), None))?;
+    if let (Some(about), Some(id)) = (manifest.as_object_mut(), id(dir)) {
+        about.insert("run".to_owned(), id.into());
+    }
+    Ok(manifest)
+}
+
+/// The id of a run is the name of its folder, whatever a file in it says. In one line.
+fn id(dir: &Path) -> Option<String> {
+    let dir = match dir.file_name() {
+        Some(_) => dir.to_owned(),
+        None => dir.canonicalize().ok()?,
+    };
+    let name = dir.file_name()?.to_string_lossy();
+    Some(
+        name.chars()
+            .map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter })
+            .collect(),
+    )
 }
 
 pub(super) fn state(dir: &Path, manifest: &Value) -> RunState {

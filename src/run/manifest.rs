@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Cassette, Run, Totals, resume::Make};
+use super::{
+    Cassette, Folder, Run, Totals,
+    resume::{self, Make},
+};
 use crate::{
     llm::LlmClient,
     manager::{ConfigWarnings, Manager},
@@ -46,6 +49,7 @@ pub(super) fn manifest(
         "init_ms": manager.map(|manager| millis(manager.report().wall)), "totals": ended.map(|(totals, _)| totals.document()),
         "end": ended.map(|(_, end)| end), "interruptions": about.interruptions,
         "paused_ms": about.paused_ms, "interrupted_ms": about.interrupted_ms, "make": about.make,
+        "mark": matches!(setup.folder, Folder::Below(_)).then(|| resume::mark(&about.run)),
     })
 }
 

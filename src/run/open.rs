@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     CASSETTE, Cassette, Folder, NotResumed, Run, RunEvent, StartedRun, Totals,
     manifest::{About, manifest},
-    resume::{Make, Resume, begin_alone, digest, find},
+    resume::{Make, Resume, begin_alone, digest, doubt_of, find},
     started::Servers,
 };
 use crate::{
@@ -43,6 +43,7 @@ pub struct OpenRun {
     pub(super) before: Spending,
     resumed: bool,
     not_resumed: Option<NotResumed>,
+    doubt: Option<Error>,
     pub(super) cassette_mode: Option<CassetteMode>,
     /// The cassette that is recorded.
     pub(super) recorded: Option<PathBuf>,
@@ -98,9 +99,14 @@ impl Run {
         let (paused_ms, interrupted_ms) =
             found.as_ref().map_or((0.0, 0.0), |found| (found.paused_ms, found.interrupted_ms));
         let finished = found.as_ref().is_some_and(|found| found.finished);
+        let mut doubt = None;
         let (run, folder) = match (found, &self.folder) {
             (Some(found), _) => (found.run, found.folder),
-            (None, Folder::Below(runs)) => new_run(runs)?,
+            (None, Folder::Below(runs)) => {
+                let new = new_run(runs)?;
+                doubt = doubt_of(runs);
+                new
+            }
             (None, Folder::Of(run, folder)) => (run.clone(), folder.clone()),
         };
         let mut about = About { run, make, interruptions, paused_ms, interrupted_ms };
@@ -132,6 +138,7 @@ impl Run {
             before,
             resumed,
             not_resumed,
+            doubt,
             cassette_mode,
             recorded,
             warnings,
@@ -290,6 +297,11 @@ impl OpenRun {
     /// A run of the same tasks that was interrupted, and that this one does not continue.
     pub fn not_resumed(&self) -> Option<&NotResumed> {
         self.not_resumed.as_ref()
+    }
+
+    /// A warning of a folder of runs in which another user can put something else in the place of this one.
+    pub fn doubt(&self) -> Option<&Error> {
+        self.doubt.as_ref()
     }
 
     /// The cassette that answers.

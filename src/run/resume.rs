@@ -14,11 +14,13 @@ use sha2::{Digest, Sha256};
 use super::{Run, TaskSet};
 use crate::{
     bounded,
+    config::Env,
     error::{Error, Result},
     llm::LlmClient,
     run_files::RunEnd,
     store,
     text::{shell_word, short_hex},
+    trust::Trust,
 };
 
 /// How long others are waited for that begin a run, and how often they are looked for.
@@ -117,6 +119,8 @@ pub(super) fn digest(value: &impl Serialize) -> String {
 struct Manifest {
     run: String,
     make: Make,
+    /// As [`mark`] has it.
+    mark: Option<String>,
     end: Option<RunEnd>,
     #[serde(default)]
     interruptions: usize,
@@ -174,20 +178,25 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
         Resume::Never => Ok((None, None)),
         Resume::Run { id, .. } => of_id(runs, id, make).map(|found| (Some(found), None)),
         Resume::Interrupted | Resume::Errored => {
-            // One of the same settings counts before a later one of others.
-            let same = newest(runs, |manifest| manifest.make == *make);
-            let last = same.or_else(|| newest(runs, |manifest| manifest.make.tasks == make.tasks));
+            // One of the same settings counts before a later one of others, and of those one of this user's.
+            let same = |manifest: &Manifest| manifest.make == *make;
+            let ours = newest(runs, |manifest| same(manifest) && unmarked(manifest).is_none());
+            let last = ours
+                .or_else(|| newest(runs, same))
+                .or_else(|| newest(runs, |manifest| manifest.make.tasks == make.tasks));
             let errored = *resume == Resume::Errored;
             match last {
                 Some((manifest, _)) if manifest.end == Some(RunEnd::Finished) && !errored => Ok((None, None)),
-                Some((manifest, folder)) => match make.difference(&manifest.make) {
-                    None => own(runs, &folder).map(|()| (Some(found(manifest, folder)), None)),
-                    Some(reason) if errored => Err(Error::input(
-                        format!("the last run of these tasks, {}, had {reason}", manifest.run),
-                        Some(format!("continue it all the same with --run {}", manifest.run)),
-                    )),
-                    Some(reason) => Ok((None, Some(NotResumed { run: manifest.run, reason }))),
-                },
+                Some((manifest, folder)) => {
+                    match make.difference(&manifest.make).or_else(|| unmarked(&manifest)) {
+                        None => own(runs, &folder).map(|()| (Some(found(manifest, folder)), None)),
+                        Some(reason) if errored => Err(Error::input(
+                            format!("the last run of these tasks, {}, had {reason}", manifest.run),
+                            Some(format!("continue it all the same with --run {}", manifest.run)),
+                        )),
+                        Some(reason) => Ok((None, Some(NotResumed { run: manifest.run, reason }))),
+                    }
+                }
                 None if errored => Err(Error::input(
                     format!("there is no run of these tasks in {}", runs.display()),
                     Some("run them first, without --retry-errored".to_owned()),
@@ -196,6 +205,26 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
             }
         }
     }
+}
+
+/// What tells a run that this user has begun here, or continued by its id, from one that a clone or an archive has brought. `None`:
+/// this user has no place to keep a key.
+pub(super) fn mark(run: &str) -> Option<String> {
+    Trust::of(&Env::process()).mark(&format!("run {run}"))
+}
+
+/// What a run lacks that has no such mark.
+fn unmarked(manifest: &Manifest) -> Option<&'static str> {
+    let is_marked = mark(&manifest.run).is_none_or(|mark| manifest.mark == Some(mark));
+    (!is_marked).then_some("no mark of yours on this machine, so that it may have come with the folder")
+}
+
+/// A warning of a folder of runs in which others can put something else in the place of a run.
+pub(super) fn doubt_of(runs: &Path) -> Option<Error> {
+    let runs = &runs.canonicalize().unwrap_or_else(|_| runs.to_owned());
+    let doubt = doubt(runs, shared(runs))?;
+    let what = format!("{doubt}: that user can put something else in the place of a run while it goes on");
+    Some(Error::input(what, None))
 }
 
 fn found(manifest: Manifest, folder: PathBuf) -> Found {
@@ -228,25 +257,12 @@ fn of_id(runs: &Path, id: &str, make: &Make) -> Result<Found> {
 /// # Errors
 /// [`Error::Input`]: another user can write into the folder or its files, or could put others in their place.
 fn own(runs: &Path, folder: &Path) -> Result<()> {
-    let me = rustix::process::geteuid().as_raw();
-    let doubt = |path: &Path, writable: u32| {
-        let about = fs::symlink_metadata(path).ok()?;
-        let place = path.display();
-        match about.uid() {
-            owner if owner != me && owner != 0 => Some(format!("{place} belongs to user {owner}")),
-            _ if about.mode() & writable != 0 => Some(format!("other users may write to {place}")),
-            _ => None,
-        }
-    };
-    // In a folder for all, such as /tmp, nobody renames what is another's.
     let runs = &runs.canonicalize().unwrap_or_else(|_| runs.to_owned());
-    let parent = fs::metadata(runs).map_or(0, |about| about.mode());
-    let shared = if parent & 0o1000 == 0 { 0o002 } else { 0 };
     let files = bounded::entries(folder)
         .map_err(|error| Error::io(format!("cannot look into {}", folder.display()), error))?;
     let files = files.iter().filter(|file| !file.is_symlink()).map(PathBuf::as_path);
-    let found =
-        doubt(runs, shared).or_else(|| [folder].into_iter().chain(files).find_map(|path| doubt(path, 0o022)));
+    let found = doubt(runs, shared(runs))
+        .or_else(|| [folder].into_iter().chain(files).find_map(|path| doubt(path, 0o022)));
     let Some(found) = found else { return Ok(()) };
     let place = shell_word(&folder.display().to_string());
     Err(Error::input(
@@ -258,6 +274,25 @@ fn own(runs: &Path, folder: &Path) -> Result<()> {
             "begin a new one with --fresh; or, if all in it is yours: chown -R $(id -u) {place} && chmod -R go-w {place}"
         )),
     ))
+}
+
+/// Whether another user owns `path`, or may write to it by one of the bits `writable`.
+fn doubt(path: &Path, writable: u32) -> Option<String> {
+    let about = fs::symlink_metadata(path).ok()?;
+    let place = path.display();
+    match about.uid() {
+        owner if owner != rustix::process::geteuid().as_raw() && owner != 0 => {
+            Some(format!("{place} belongs to user {owner}"))
+        }
+        _ if about.mode() & writable != 0 => Some(format!("other users may write to {place}")),
+        _ => None,
+    }
+}
+
+/// The bits by which others may rename what is in a folder. In one for all, such as /tmp, nobody renames what is another's.
+fn shared(runs: &Path) -> u32 {
+    let mode = fs::metadata(runs).map_or(0, |about| about.mode());
+    if mode & 0o1000 == 0 { 0o002 } else { 0 }
 }
 
 /// The run that was written to last, of those that `wanted` names.
@@ -280,5 +315,8 @@ fn read(folder: &Path) -> Option<Manifest> {
         return None;
     }
     let text = bounded::beginning(&folder.join("run.json"), LONGEST).ok()?;
-    serde_json::from_slice(&text).ok()
+    let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+    // Its name is in paths and messages: one that says another has come from elsewhere.
+    let is_its_name = folder.file_name().is_some_and(|name| name == &*manifest.run);
+    (is_its_name && !manifest.run.chars().any(char::is_control)).then_some(manifest)
 }

@@ -56,6 +56,9 @@ pub(crate) async fn execute(
         let (run, reason) = (&other.run, other.reason);
         ui.warn(format!("the run {run} of these tasks was interrupted and is not continued: it had {reason}; --run {run} continues it"));
     }
+    if let Some(doubt) = open.doubt() {
+        ui.warn(format!("{doubt}; choose a folder of your own with --out"));
+    }
     let servers = open.setup().config().servers.len();
     match open.player() {
         Some(player) => {

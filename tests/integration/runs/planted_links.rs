@@ -148,3 +148,57 @@ fn a_run_that_others_can_write_to_is_not_continued() {
     let done = bench.run(&["run", "tasks.jsonl"]);
     assert!(code(&done) == 0 && err(&done).contains("Resuming"), "{}", err(&done));
 }
+
+/// As if the run had been interrupted after its first task. The id of the run.
+fn interrupted(run: &Path, change: impl FnOnce(&mut serde_json::Value)) -> String {
+    let file = run.join("run.json");
+    let mut about: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    about["end"] = serde_json::Value::Null;
+    about["totals"] = serde_json::Value::Null;
+    change(&mut about);
+    fs::write(file, about.to_string()).unwrap();
+    run.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_that_came_with_a_folder_is_not_continued() {
+    let (bench, run, _) = bench();
+    let id = interrupted(&run, |_| {});
+    // Another key: that of another user, or machine.
+    fs::remove_file(bench.0.path().join("state/toolcrib/trust/key")).unwrap();
+    let told = err(&bench.run(&["run", "tasks.jsonl"]));
+    assert!(told.contains("no mark of yours on this machine") && !told.contains("Resuming"), "{told}");
+    assert!(told.contains(&format!("--run {id} continues it")), "{told}");
+    for words in [&["run", "tasks.jsonl", "--run", &id][..], &["run", "tasks.jsonl"]] {
+        interrupted(&run, |_| {});
+        let told = err(&bench.run(words));
+        assert!(told.contains(&format!("Resuming run {id}")), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn a_run_has_the_id_of_its_folder() {
+    let (bench, run, _) = bench();
+    let id = interrupted(&run, |about| about["run"] = "../../x\r\nWARNING fake".into());
+    let done = bench.run(&["run", "tasks.jsonl"]);
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    assert!(!err(&done).contains("Resuming") && !err(&done).contains("WARNING"), "{}", err(&done));
+    let shown = bench.run(&["runs", "--json"]);
+    let shown = crate::support::program::out(&shown);
+    assert!(
+        shown.contains(&format!("\"run\":\"{id}\"")) || shown.contains(&format!("\"run\": \"{id}\"")),
+        "{shown}"
+    );
+    assert!(!shown.contains("WARNING"), "{shown}");
+}
+
+#[test]
+fn a_folder_of_runs_that_others_can_write_to_is_told() {
+    let (bench, run, _) = bench();
+    let runs = run.parent().unwrap();
+    for (mode, is_told) in [(0o755, false), (0o777, true), (0o1777, false)] {
+        fs::set_permissions(runs, fs::Permissions::from_mode(mode)).unwrap();
+        let told = err(&bench.run(&["run", "tasks.jsonl", "--fresh"]));
+        assert_eq!(told.contains("put something else in the place of a run"), is_told, "{mode:o}: {told}");
+    }
+}
