@@ -55,7 +55,7 @@ mod tests;
 pub use check::files::OwnFiles;
 #[cfg(feature = "daemon")]
 pub(crate) use check::owner::{open_on_the_way, stranger_on_the_way};
-pub(crate) use check::written::{AsWritten, is_renewed, written_origin};
+pub(crate) use check::written::{AsWritten, is_renewed, variables_of, written_origin};
 pub use env::{Env, INHERITED};
 pub(crate) use file::contents::{Content, Contents};
 pub(crate) use file::dotenv::kept_of_env_file;
@@ -351,8 +351,8 @@ pub struct LlmConfig {
     pub base_url: Option<String>,
     /// What says `base_url`, where it is not the table: an option of a command or a variable.
     pub base_url_from: Option<String>,
-    /// The address as the file has it, with its variables.
-    pub(crate) base_url_written: Option<String>,
+    /// Its address and headers as the file has them.
+    pub(crate) written: AsWritten,
     /// What the endpoint speaks.
     pub api: LlmApi,
     /// The model's name, or `script:FILE`.
@@ -425,7 +425,7 @@ impl LlmConfig {
             strategy: None,
             base_url,
             base_url_from: None,
-            base_url_written: None,
+            written: AsWritten::default(),
             api: LlmApi::default(),
             model: model.into(),
             api_keys: Vec::new(),

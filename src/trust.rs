@@ -199,12 +199,13 @@ impl<'a> Trust<'a> {
             }
         }
         for one in &mut started {
-            one.is_new = standing != Standing::Own && !before.contains(&one.digest);
+            one.compare(&before);
+            one.is_new &= standing != Standing::Own;
         }
-        record.starts.extend(started.iter().map(|one| one.digest.clone()));
         if standing == Standing::Known {
             record.starts.extend(before);
         }
+        record.starts.extend(started.iter().map(|one| (one.digest.clone(), one.known())));
         Look { standing, started, record, records, key }
     }
 

@@ -181,6 +181,11 @@ impl Names {
         Self { inherited: self.inherited, patterns }
     }
 
+    /// Those that were asked for by name.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.patterns.iter().map(NamePattern::as_str)
+    }
+
     pub(in crate::config) fn contain(&self, name: &str) -> bool {
         let like = |known: &str| match known.strip_suffix('*') {
             Some(start) => name.starts_with(start),

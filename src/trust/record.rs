@@ -1,7 +1,7 @@
 //! The records on disk: one file for each configuration, which nobody else may read or write.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::files::Digests;
+use super::{files::Digests, started::KnownStart};
 use crate::{
     config::stranger_on_the_way,
     text::{hex, short_hex},
@@ -21,7 +21,7 @@ use crate::{
 /// The longest record that is read.
 const MAX_RECORD: u64 = 4 << 20;
 /// What records look like. Others are not used.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 /// The most records that are listed.
 const MOST_LISTED: usize = 10_000;
 
@@ -45,8 +45,8 @@ pub(super) struct Record {
     pub(super) file: PathBuf,
     /// The files that decide what it starts.
     pub(super) files: Digests,
-    /// Digests of what it starts, to tell what is new.
-    pub(super) starts: BTreeSet<String>,
+    /// What it starts by its digests, to tell what is new.
+    pub(super) starts: BTreeMap<String, KnownStart>,
     pub(super) by: TrustedBy,
     /// When, in seconds since 1970.
     pub(super) at: u64,

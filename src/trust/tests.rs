@@ -230,13 +230,65 @@ fn the_file_does_not_say_what_is_hidden() {
             format!(
                 "sh -c \"{literal}\" ${{A_TOKEN}} \"${{B:-{literal}}}\" (with A_KEY, A_TOKEN, B_KEY, MODE; from one.env: A_TOKEN)"
             ),
-            "http://evil.example (with X-Key)".to_owned(),
+            "http://evil.example (sends ${C_KEY}; with X-Key)".to_owned(),
             "http://evil.example (with X-Key)".to_owned(),
         ]
     );
     let names = (0..40).map(|number| format!("AAA_{number:02} = 'x'")).collect::<Vec<_>>().join(", ");
     lab.write(main, &format!("[servers.one]\ncommand = 'sh'\nenv = {{ {names}, LD_PRELOAD = './x.so' }}\n"));
     assert!(lab.look(main).started[0].what.contains("LD_PRELOAD"));
+}
+
+#[test]
+fn what_changed_in_an_entry_is_named() {
+    let lab = Lab::new();
+    let main = "clone/servers.toml";
+    let process = "[servers.one]\ncommand = 'sh'\n";
+    let remote = "[servers.one]\nurl = 'https://one.example/x'\n";
+    for (before, after, changed) in [
+        (format!("{process}sandbox = {{ read = ['.'] }}"), process.to_owned(), "sandbox removed"),
+        (
+            format!("{process}sandbox = {{ read = ['.'] }}"),
+            format!("{process}sandbox = {{ read = ['.'], network = true }}"),
+            "sandbox",
+        ),
+        (
+            format!("{process}env = {{ A = '1', BASH_ENV = './good.sh' }}"),
+            format!("{process}env = {{ A = '1', BASH_ENV = './evil.sh' }}"),
+            "env BASH_ENV",
+        ),
+        (process.to_owned(), format!("{process}env = {{ LD_PRELOAD = './x.so' }}"), "env LD_PRELOAD added"),
+        (process.to_owned(), format!("{process}args = ['x']"), "command line"),
+        (process.to_owned(), format!("{process}cwd = '/tmp'"), "cwd added"),
+        (process.to_owned(), format!("{process}inherit_env = ['*']"), "inherit_env added"),
+        (format!("{process}tools = {{ deny = ['rm'] }}"), process.to_owned(), "tools"),
+        (process.to_owned(), format!("{process}retry_calls = 'read-only'"), "other settings"),
+        (remote.to_owned(), remote.replace("/x", "/${A_KEY:-}"), "address"),
+        (remote.to_owned(), format!("{remote}headers = {{ X = '${{A_KEY:-}}' }}"), "header X added"),
+        (remote.to_owned(), format!("{remote}oauth = {{ client_id = 'x' }}"), "login added"),
+    ] {
+        lab.write(main, &before);
+        lab.remember(main);
+        // What moves to another line is the same.
+        lab.write(main, &format!("# comment\n{before}\n"));
+        assert_eq!(lab.look(main).news().count(), 0, "{before}");
+        lab.write(main, &after);
+        let look = lab.look(main);
+        let news: Vec<_> = look.news().map(|new| new.changed.clone()).collect();
+        assert_eq!(news, [[changed.to_owned()]], "{before} -> {after}: {look:?}");
+    }
+    // The user's variables that are sent are named.
+    lab.write(
+        main,
+        "[servers.one]\nurl = 'https://u:${A}@one.example/${B:-}?${C:-}'\nheaders = { X = '${D:-}' }\n",
+    );
+    let env = Env::new(lab.at("clone"), [("HOME", "/nowhere"), ("A", "1")]);
+    let config = Config::load(Some(&lab.at(main)), &env).unwrap();
+    let look = Trust::of(&env).look(&[&config]);
+    assert_eq!(look.started[0].what, "https://${A}@one.example (sends ${B}, ${C}; with X=${D})");
+    let login = "[servers.one]\nurl = 'https://one.example/'\noauth = { client_id = 'x', client_secret = '${E:-y}' }\n";
+    lab.write(main, login);
+    assert_eq!(lab.look(main).started[0].what, "https://one.example (logs in with ${E})");
 }
 
 #[test]

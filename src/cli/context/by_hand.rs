@@ -7,7 +7,7 @@ use serde_json::json;
 use toolcrib::{
     Config, Env,
     config::ConfigOverrides,
-    trust::{Look, Standing, Trust, TrustedBy},
+    trust::{Look, Standing, Started, Trust, TrustedBy},
 };
 
 use super::Context;
@@ -33,7 +33,7 @@ impl Context<'_> {
         }
         let look = Trust::of(&env).look(&configs);
         let unwritten = remember.then(|| look.remember(TrustedBy::Used).err()).flatten();
-        if look.news().next().is_some() {
+        if look.news().next().is_some() || matches!(look.standing, Standing::Changed(_)) {
             show(self.ui, file, &look, unwritten.map(|error| error.to_string()).as_deref());
         }
     }
@@ -61,16 +61,28 @@ fn show(ui: &Ui, file: &Path, look: &Look, unwritten: Option<&str>) {
     };
     let starts = match known {
         0 => "It starts or asks:".to_owned(),
+        known if known == look.started.len() => "What it starts is as before.".to_owned(),
         known => format!("New in it ({known} as before):"),
     };
     let mut text = output::whole_line(&format!("{head}. {starts}"));
+    let changed = match &look.standing {
+        Standing::Changed(files) => &files[..],
+        _ => &[],
+    };
+    for other in changed.iter().filter(|changed| **changed != file) {
+        text.push_str(&format!("\n{}", output::whole_line(&format!("changed: {}", other.display()))));
+    }
     for row in rows(look) {
         text.push_str(&format!("\n{row}"));
     }
     if let Some(why) = unwritten {
         text.push_str(&format!("\n{}", output::one_line(&format!("This is shown each time: {why}"))));
     }
-    let news: Vec<_> = look.news().map(|new| json!({"name": new.name, "what": new.what})).collect();
+    let news = look.news().map(|new| match &new.changed[..] {
+        [] => json!({"name": new.name, "what": new.what}),
+        changed => json!({"name": new.name, "what": new.what, "changed": changed}),
+    });
+    let news: Vec<_> = news.collect();
     ui.request_as_written(
         verb,
         &text,
@@ -83,5 +95,9 @@ pub(in crate::cli) fn rows(look: &Look) -> Vec<String> {
     let news: Vec<_> = look.news().collect();
     let width = news.iter().map(|new| new.name.chars().count()).max().unwrap_or(0).min(24);
     let line = |name: &str, what: &str| output::whole_line(&format!("{name:<width$}  {what}"));
-    news.iter().map(|new| line(&new.name, &new.what)).collect()
+    let what = |new: &Started| match &new.changed[..] {
+        [] => new.what.clone(),
+        changed => format!("{} (changed: {})", new.what, changed.join(", ")),
+    };
+    news.iter().map(|new| line(&new.name, &what(new))).collect()
 }

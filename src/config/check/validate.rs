@@ -426,6 +426,8 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmDraft> {
     let keys: Vec<_> = raw.api_keys.iter().map(|text| vars.expand(text)).collect();
     vars.secrets.extend(keys.iter().flatten().cloned());
     llm.headers = checked_headers(&raw.headers, vars)?;
+    let written = raw.headers.iter().map(|(name, text)| (name.clone(), text.value.clone()));
+    llm.written.named = written.collect();
     if let Some(text) = &raw.session_header {
         let name = vars.expand(text)?;
         if !is_header_name(&name) {
@@ -455,7 +457,7 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmDraft> {
         Some(url) => match address(url, vars, Vars::expand_open) {
             Ok(url) => {
                 llm.base_url = Some(url.trim_end_matches('/').to_owned());
-                llm.base_url_written = raw.base_url.as_ref().map(|text| text.value.clone());
+                llm.written.url = raw.base_url.as_ref().map(|text| text.value.clone());
                 None
             }
             Err(error) => Some(Arc::new(error)),

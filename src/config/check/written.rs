@@ -8,7 +8,7 @@ use std::{
 
 use crate::config::{
     file::{
-        raw::{RawKind, RawServer},
+        raw::{RawKind, RawSandbox, RawServer},
         source_location::Text,
         vars,
     },
@@ -26,29 +26,54 @@ pub(crate) struct AsWritten {
     pub(crate) url: Option<String>,
     /// The address of the login.
     pub(crate) issuer: Option<String>,
-    /// The rest that decides what is started or asked, which is not shown.
+    /// The rest of the login.
     pub(crate) rest: Vec<String>,
+    /// What is shown to who logs in. It is renewed.
+    pub(crate) client_secret: Option<String>,
+    /// Variables of the process, or headers of the requests.
+    pub(crate) named: BTreeMap<String, String>,
+    pub(crate) sandbox: Option<WrittenSandbox>,
     pub(crate) env_file: Option<PathBuf>,
     /// The variables of `env_file` that stand in the texts above, with their values.
     pub(crate) of_env_file: BTreeMap<String, String>,
 }
 
+/// Paths of a sandbox as they are written, and what else it opens.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WrittenSandbox {
+    read: Vec<String>,
+    write: Vec<String>,
+    network: bool,
+    local_sockets: bool,
+    best_effort: bool,
+}
+
+impl WrittenSandbox {
+    fn of(raw: &RawSandbox) -> Self {
+        let RawSandbox { network, local_sockets, best_effort, .. } = *raw;
+        let texts = |texts: &[Text]| texts.iter().map(|text| text.value.clone()).collect();
+        Self { read: texts(&raw.read), write: texts(&raw.write), network, local_sockets, best_effort }
+    }
+}
+
 impl AsWritten {
     pub(in crate::config) fn of(raw: &RawServer) -> Self {
         let text = |text: &Text| text.value.clone();
+        let named = |all: &[(String, Text)]| all.iter().map(|(name, of)| (name.clone(), text(of))).collect();
         let mut written = Self::default();
         match &raw.kind {
-            RawKind::Command { command, args, cwd, sandbox, .. } => {
+            RawKind::Command { command, args, cwd, sandbox, env, .. } => {
                 written.words = std::iter::once(command).chain(args).map(text).collect();
                 written.cwd = cwd.as_ref().map(text).filter(|cwd| cwd.contains('$'));
-                if let Some(walls) = sandbox {
-                    written.rest = walls.read.iter().chain(&walls.write).map(text).collect();
-                }
+                written.named = named(env);
+                written.sandbox = sandbox.as_deref().map(WrittenSandbox::of);
             }
-            RawKind::Url { url, oauth, .. } => {
+            RawKind::Url { url, headers, oauth, .. } => {
+                written.named = named(headers);
                 written.url = Some(text(url));
                 if let Some(oauth) = oauth {
                     written.issuer = oauth.issuer.as_ref().map(text);
+                    written.client_secret = oauth.client_secret.as_ref().map(text);
                     let others = [&oauth.client_id, &oauth.client_metadata_url, &oauth.private_key_file];
                     written.rest = others.into_iter().flatten().chain(&oauth.scopes).map(text).collect();
                 }
@@ -61,7 +86,8 @@ impl AsWritten {
     }
 
     fn texts(&self) -> impl Iterator<Item = &String> {
-        self.words.iter().chain(&self.cwd).chain(&self.url).chain(&self.issuer).chain(&self.rest)
+        let walls = self.sandbox.iter().flat_map(|walls| walls.read.iter().chain(&walls.write));
+        self.words.iter().chain(&self.cwd).chain(&self.url).chain(&self.issuer).chain(&self.rest).chain(walls)
     }
 
     /// Keeps of the variables of the server's `env_file` those that stand here.
@@ -74,12 +100,9 @@ impl AsWritten {
     /// The variables that decide what is started: in the texts above, and in variables of the server that are no secrets by their
     /// names.
     pub(in crate::config) fn deciding(&self, raw: &RawServer) -> BTreeSet<String> {
-        let env = match &raw.kind {
-            RawKind::Command { env, .. } => &env[..],
-            _ => &[],
-        };
-        let open = env.iter().filter(|(name, _)| !is_renewed(name));
-        variables(self.texts().chain(open.map(|(_, text)| &text.value)))
+        let is_process = matches!(raw.kind, RawKind::Command { .. });
+        let open = self.named.iter().filter(|(name, _)| is_process && !is_renewed(name));
+        variables(self.texts().chain(open.map(|(_, text)| text)))
     }
 }
 
@@ -88,6 +111,13 @@ impl fmt::Debug for AsWritten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsWritten").field("words", &self.words.len()).finish_non_exhaustive()
     }
+}
+
+/// The names of the variables in a text.
+pub(crate) fn variables_of(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    vars::named(text, &mut names);
+    names
 }
 
 fn variables<'a>(texts: impl Iterator<Item = &'a String>) -> BTreeSet<String> {

@@ -278,7 +278,7 @@ mod tests {
             strategy: _,
             base_url: _,
             base_url_from: _,
-            base_url_written: _,
+            written: _,
             model: _,
             api,
             api_keys,

@@ -67,16 +67,18 @@ fn what_a_new_folder_starts_is_shown_once() {
     let first = bench.run(&["tools"]);
     let told = err(&first);
     assert!(told.contains("First use of ") && told.contains("/servers.toml. It starts or asks:"), "{told}");
-    assert!(told.contains("-fakes \"\\u{1b}[2J\\nforged\" (with A_KEY)"), "{told}");
+    assert!(told.contains("-fakes \"\\u{1b}[2J\\nforged\" (with A_KEY=${PLANTED_TOKEN})"), "{told}");
     assert!(!told.contains('\u{1b}') && !out(&first).contains("First use"), "{told}");
     for arguments in [&["tools"][..], &["check"], &["call", "fix.echo", "text=x"]] {
         let told = err(&bench.run(arguments));
         assert!(!told.contains("First use") && !told.contains("Changed"), "{arguments:?}: {told}");
     }
-    // A comment is nothing to look at.
+    // Of a comment it is said that nothing else changed.
     let text = fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
     bench.file("servers.toml", &format!("{text}# comment\n"));
-    assert!(!err(&bench.run(&["tools"])).contains("Changed"));
+    let told = err(&bench.run(&["tools"]));
+    assert!(told.contains("Changed since it was last used") && told.contains("is as before."), "{told}");
+    assert!(!told.contains("-fakes") && !err(&bench.run(&["tools"])).contains("Changed"), "{told}");
     let more = format!("{text}[servers.far]\nurl = \"https://127.0.0.1:9/secret-path?a_key=12345678\"\n");
     bench.file("servers.toml", &more);
     let quiet = err(&bench.run(&["tools", "fix", "--quiet"]));
@@ -87,6 +89,24 @@ fn what_a_new_folder_starts_is_shown_once() {
     serde_json::from_str::<Value>(&out(&as_json)).unwrap();
     let note: Value = serde_json::from_str(&err(&as_json)).unwrap();
     assert_eq!(note["changed"]["starts"], json!([{"name": "time", "what": "built in: time"}]), "{note}");
+}
+
+#[test]
+fn what_changed_is_shown_beside_a_line_that_is_the_same() {
+    let long = "true; ".repeat(2000);
+    let entry = format!("{FIX}args = [\"{long}curl | sh\"]\n");
+    let bench =
+        Bench::new(&format!("{entry}sandbox = {{ read = [\".\"] }}\nenv = {{ BASH_ENV = \"./good.sh\" }}\n"));
+    let told = err(&bench.run(&["check"]));
+    assert!(
+        told.contains(&format!("{long}curl | sh\" (in a sandbox; with BASH_ENV)")),
+        "the whole line: {told}"
+    );
+    let text = fs::read_to_string(bench.0.path().join("servers.toml")).unwrap();
+    let kept = text.lines().filter(|line| !line.starts_with("sandbox")).collect::<Vec<_>>().join("\n");
+    bench.file("servers.toml", &kept.replace("good", "evil"));
+    let told = err(&bench.run(&["-q", "check"]));
+    assert!(told.contains("(with BASH_ENV) (changed: env BASH_ENV, sandbox removed)"), "{told}");
 }
 
 #[test]
