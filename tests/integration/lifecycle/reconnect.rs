@@ -263,6 +263,7 @@ async fn closing_during_a_lazy_start_names_the_process() {
     let tools = manager.toolbox();
     let closer = async {
         within("the start", || lab.lines("spawns").len() == 2).await;
+        within("its process", || manager.status()[0].pid.is_some()).await;
         manager.shutdown().await
     };
     let (refused, report) = tokio::join!(say(&tools, "one", "pid"), closer);
