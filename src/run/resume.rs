@@ -14,14 +14,14 @@ use sha2::{Digest, Sha256};
 use super::{Run, TaskSet};
 use crate::{
     bounded,
-    config::Env,
     error::{Error, Result},
     llm::LlmClient,
     run_files::RunEnd,
     store,
     text::{shell_word, short_hex},
-    trust::Trust,
 };
+#[cfg(feature = "daemon")]
+use crate::{config::Env, trust::Trust};
 
 /// How long others are waited for that begin a run, and how often they are looked for.
 const BEGINS: Duration = Duration::from_secs(10);
@@ -209,8 +209,15 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
 
 /// What tells a run that this user has begun here, or continued by its id, from one that a clone or an archive has brought. `None`:
 /// this user has no place to keep a key.
+#[cfg(feature = "daemon")]
 pub(super) fn mark(run: &str) -> Option<String> {
     Trust::of(&Env::process()).mark(&format!("run {run}"))
+}
+
+/// `None`: this build has no trust.
+#[cfg(not(feature = "daemon"))]
+pub(super) fn mark(_: &str) -> Option<String> {
+    None
 }
 
 /// What a run lacks that has no such mark.

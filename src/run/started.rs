@@ -238,7 +238,8 @@ impl StartedRun {
             })
         };
         while let Some(before) = left(&task) {
-            let report = run_all::guarded(TaskReport::begin(&task), self.run_task(agent, task.clone())).await;
+            let work = Box::pin(self.run_task(agent, task.clone()));
+            let report = run_all::guarded(TaskReport::begin(&task), work).await;
             if matches!(report.status, Outcome::Passed | Outcome::Cancelled) || setup.cancel.is_cancelled() {
                 return report;
             }

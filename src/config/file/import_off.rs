@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{raw::RawServer, source_location::SourceLocation};
+use super::{contents::Contents, raw::RawServer, source_location::SourceLocation};
 use crate::{config::env::Env, error::Result, tool::ServerName};
 
 /// Where an `import` entry leads.
@@ -47,6 +47,11 @@ pub(crate) fn files_of_clients(_: &Env) -> Vec<PathBuf> {
     Vec::new()
 }
 
-pub(super) fn read(_: &SourceLocation, _: &Path, _: &mut Vec<String>) -> Result<Vec<Foreign>> {
+pub(super) fn read(
+    _: &SourceLocation,
+    _: &Path,
+    _: &mut Vec<String>,
+    _: &mut Contents,
+) -> Result<Vec<Foreign>> {
     Ok(Vec::new())
 }
