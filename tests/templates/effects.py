@@ -243,6 +243,15 @@ BEFORE = {
     "a base": "class Base:\n    def __init_subclass__(cls): os.environ['READ_BY_LIB'] = 'set'\nclass Child(Base): pass",
     "not for types": "from typing import TYPE_CHECKING\nif not TYPE_CHECKING: os.environ['READ_BY_LIB'] = 'set'",
     "an operator": "os.environ |= {'READ_BY_LIB': 'set'}",
+    "a patched block": "from unittest import mock\nwith mock.patch.dict(os.environ, READ_BY_LIB='set'):\n    import reads_lib",
+    "a lambda": "GO = lambda: os.environ.__setitem__('READ_BY_LIB', 'set')\nX = GO()",
+    "a name that is harmless elsewhere": "print = os.environ.__setitem__\nX = print('READ_BY_LIB', 'set')",
+    "a method of an own class": "class A:\n    @staticmethod\n    def get(): os.environ['READ_BY_LIB'] = 'set'\nX = A.get()",
+    "a key": "X = max(['READ_BY_LIB'], key=lambda name: os.environ.setdefault(name, 'set'))",
+    "a map": "X = list(map(lambda name: os.environ.setdefault(name, 'set'), ['READ_BY_LIB']))",
+    "a target": "for os.environ['READ_BY_LIB'] in ['set']: pass",
+    "two of a name": "def update(): return 1\nX = [update(), os.environ.update(READ_BY_LIB='set')]",
+    "a class made by a call": "class Base:\n    def __init_subclass__(cls): os.environ['READ_BY_LIB'] = 'set'\nX = type('Child', (Base,), {})",
     "a call": "import functools\nfunctools.partial(os.environ.update, {'READ_BY_LIB': 'set'})()",
 }
 NOT_SURE = """

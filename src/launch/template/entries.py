@@ -27,18 +27,23 @@ STDLIB = os.path.dirname(os.__file__)
 STDLIB_NAMES = getattr(sys, "stdlib_module_names", {"argparse", "asyncio", "json", "logging"})
 SITE_FOLDERS = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 FILES_MAX = 2000  # The most sources of its own that are read for one server.
-# Functions whose call, although only its value is kept, may change what later imports see.
-# Calls that change nothing that an import could see, by the last part of their names. A class of another package is one, too.
-HARMLESS_CALLS = set(
-    "print getLogger abs all any bool bytearray bytes callable chr dict enumerate filter float format frozenset getattr hasattr hash id int"
-    " isinstance issubclass iter len list map max min next object ord property range repr reversed round set slice sorted str sum super tuple"
-    " type vars zip cast namedtuple field fields compile escape partial suppress catch_warnings timedelta join split strip lower upper replace"
-    " encode decode startswith endswith removeprefix removesuffix get items keys values copy resolve parent absolute with_name with_suffix"
-    " dirname basename abspath exists is_file is_dir expanduser getenv getcwd cwd count index total_seconds".split()
+# Functions of Python whose call changes nothing that an import could see, without `key=`. They may be called by their own names alone.
+HARMLESS_BUILTINS = set(
+    "print abs all any bool bytearray bytes callable chr dict enumerate float format frozenset getattr hasattr hash id int isinstance"
+    " issubclass iter len list max min next object ord property range repr reversed round set slice sorted str sum super tuple type vars zip"
+    .split()
 )
+# Others, by the last part of their names, unless they are the server's own. A class of another package is one, too.
+HARMLESS_CALLS = set(
+    "getLogger cast namedtuple field fields compile escape partial suppress catch_warnings timedelta join split strip lower upper replace"
+    " format encode decode startswith endswith removeprefix removesuffix get items keys values copy resolve parent absolute with_name"
+    " with_suffix dirname basename abspath exists is_file is_dir expanduser getenv getcwd cwd count index total_seconds".split()
+)
+# What a block may be of, so that only its body does something.
+HARMLESS_BLOCKS = {"suppress", "catch_warnings"}
 # Decorators and the like of definitions: they keep what they are given.
-HARMLESS_MARKS = HARMLESS_CALLS | set(
-    "dataclass staticmethod classmethod cached_property lru_cache cache wraps contextmanager asynccontextmanager abstractmethod overload"
+HARMLESS_MARKS = set(
+    "property setter getter deleter partial dataclass staticmethod classmethod cached_property lru_cache cache wraps contextmanager asynccontextmanager abstractmethod overload"
     " final override runtime_checkable total_ordering singledispatch field_validator model_validator validator field_serializer"
     " computed_field tool resource prompt completion list_tools call_tool list_resources read_resource list_resource_templates"
     " list_prompts get_prompt set_logging_level subscribe_resource unsubscribe_resource progress_notification custom_route lifespan"
@@ -107,15 +112,6 @@ def name_of(function: ast.AST) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def is_plain(target: ast.AST) -> bool:
-    """Whether an assignment to this is only to a name of the module, or to `sys.argv[0]`, as console scripts do."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return all(map(is_plain, target.elts))
-    if isinstance(target, ast.Subscript):
-        return ast.unparse(target.value) == "sys.argv"
-    return isinstance(target, ast.Name) or (isinstance(target, ast.Starred) and is_plain(target.value))
-
-
 def runs_in(node: ast.AST) -> "list[ast.AST]":
     """The parts of a statement that run with it: without the bodies of functions that it only defines."""
     parts, found = [node], []
@@ -135,8 +131,33 @@ def runs_in(node: ast.AST) -> "list[ast.AST]":
 
 
 def is_harmless(call: ast.Call, place: "Place") -> bool:
-    name = name_of(call.func)
-    return name in HARMLESS_CALLS or (name.lstrip("_")[:1].isupper() and name not in place.classes)
+    """Whether a call is known to change nothing that later imports could see: of Python or of another package."""
+    function, name = call.func, name_of(call.func)
+    if isinstance(function, ast.Name):
+        if name in place.assigned or place.is_own(name):
+            return False
+        if name not in place.foreign:
+            takes = {"type": 1, "iter": 1}.get(name, len(call.args))  # With more of them they make a class, or call a function.
+            is_plain_call = len(call.args) <= takes and all(keyword.arg != "key" for keyword in call.keywords)
+            return (name in HARMLESS_BUILTINS and is_plain_call) or is_exception(name)
+        name = place.foreign[name]
+        return name in HARMLESS_CALLS or is_class_name(name)
+    if any(isinstance(part, ast.Name) and place.is_own(part.id) for part in ast.walk(function)):
+        return False
+    root = function
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    is_class = is_class_name(name) and isinstance(root, ast.Name) and root.id in place.foreign
+    return isinstance(function, ast.Attribute) and (name in HARMLESS_CALLS or is_class)
+
+
+def is_class_name(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()
+
+
+def is_exception(name: str) -> bool:
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def has_effects(node: ast.AST, place: "Place", is_called: bool = False, known: "frozenset[str]" = frozenset()) -> bool:
@@ -150,14 +171,16 @@ def has_effects(node: ast.AST, place: "Place", is_called: bool = False, known: "
             if part.level or (part.module or "").split(".")[0] not in STDLIB_NAMES:
                 return True
         elif isinstance(part, ast.Call):
-            if not is_harmless(part, place) and name_of(part.func) not in known:
+            if not is_harmless(part, place) and getattr(part.func, "id", "") not in known:
                 return True
-        elif isinstance(part, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.NamedExpr)):
-            targets = part.targets if isinstance(part, (ast.Assign, ast.Delete)) else [part.target]
-            if not all(map(is_plain, targets)):
+        elif isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
+            if ast.unparse(part.value) != "sys.argv":  # Console scripts set `sys.argv[0]`.
                 return True
         elif isinstance(part, (*FUNCTIONS, ast.ClassDef)):
             if not is_plain_definition(part, place):
+                return True
+        elif isinstance(part, ast.withitem):
+            if not isinstance(part.context_expr, ast.Call) or name_of(part.context_expr.func) not in HARMLESS_BLOCKS:
                 return True
         elif isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom)) or (isinstance(part, ast.Return) and not is_called):
             return True
@@ -169,9 +192,12 @@ def is_plain_definition(node: ast.AST, place: "Place") -> bool:
     marks = [part.func if isinstance(part, ast.Call) else part for part in node.decorator_list]
     if not all(name_of(mark) in HARMLESS_MARKS for mark in marks):
         return False
+    others = [mark for mark in marks if name_of(mark) not in ("setter", "getter", "deleter")]
+    if any(isinstance(part, ast.Name) and place.is_own(part.id) for mark in others for part in ast.walk(mark)):
+        return False
     if not isinstance(node, ast.ClassDef):
         return True
-    is_own = any(name_of(base) in place.classes for base in node.bases)
+    is_own = any(isinstance(part, ast.Name) and place.is_own(part.id) for base in node.bases for part in ast.walk(base))
     return not is_own and all(keyword.arg in ("total", "frozen", "kw_only") for keyword in node.keywords)
 
 
@@ -204,11 +230,41 @@ def known_test(test: ast.AST, is_main: bool) -> "bool | None":
 class Place:
     """A module of a server's own while it is read: its package, its functions, and the names that it takes from other such modules."""
 
-    def __init__(self, package: str, is_main: bool, tree: ast.Module):
-        self.package, self.is_main = package, is_main
+    def __init__(self, package: str, is_main: bool, tree: ast.Module, places: "dict[str, Place]"):
+        self.package, self.is_main, self._places = package, is_main, places
         self.functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
-        self.names: "dict[str, tuple[str, str]]" = {}
-        self.classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}  # And what is taken from own modules.
+        self.names: "dict[str, tuple[str, str]]" = {}  # What is taken from modules: from which, and its name there.
+        self.foreign: "dict[str, str]" = {}  # What is taken from other packages and Python, and its name there.
+        self.assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+        self.assigned |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        self._is_any_own = False  # Whether it takes all names of a module of the server itself.
+        self._defined = {node.name for node in ast.walk(tree) if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
+        for node in ast.walk(tree):
+            # A value that may be something of its own, under another name.
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+                inside = list(ast.walk(node.value))
+                if any(isinstance(part, ast.Lambda) or getattr(part, "id", None) in self._defined for part in inside):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    self._defined |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+    def take(self, name: str, there: str, is_own: bool) -> None:
+        """Of an import: the name here and there."""
+        if not is_own:
+            self.foreign[name] = there
+        elif there == "*":
+            self._is_any_own = True
+        elif there == "":
+            self._defined.add(name)
+
+    def is_own(self, name: str, depth: int = 10) -> bool:
+        """Whether a name may stand for a function, a class or a module of the server itself."""
+        if self._is_any_own or name in self._defined:
+            return True
+        module, there = self.names.get(name, ("", ""))
+        if name in self.foreign or not module:
+            return False
+        place = self._places.get(module)
+        return place is None or depth == 0 or f"{module}.{there}" in self._places or place.is_own(there, depth - 1)
 
 
 class Entry:
@@ -290,6 +346,10 @@ class Entry:
             return True
         return not all(is_below(place, [STDLIB, *SITE_FOLDERS]) for place in places)
 
+    def _may_be_own(self, name: str) -> bool:
+        spec = self._find(name)
+        return spec is None or self._is_own(name, spec)
+
     def _visit(self, name: str) -> None:
         """Of a module that is imported."""
         parts = name.split(".") if name else []
@@ -320,7 +380,7 @@ class Entry:
             self._ends = True
             self.is_unknown |= name == "__main__"
             return
-        self._places[name] = Place(package, name == "__main__", tree)
+        self._places[name] = Place(package, name == "__main__", tree, self._places)
         self._run(tree.body, self._places[name])
 
     def _run(self, statements: list, place: Place) -> None:
@@ -388,6 +448,8 @@ class Entry:
     def _import(self, node: "ast.Import | ast.ImportFrom", place: Place) -> None:
         if isinstance(node, ast.Import):
             bases = [alias.name for alias in node.names]
+            for alias in node.names:
+                place.take(alias.asname or alias.name.split(".")[0], "", self._may_be_own(alias.name))
         else:
             package = place.package.split(".")
             above = package[: len(package) - node.level + 1] if node.level else []
@@ -395,10 +457,11 @@ class Entry:
             bases = [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")] if base else []
             names = [(alias.asname or alias.name, alias.name) for alias in node.names]
             place.names.update((known, (base, name)) for known, name in names)
+            is_own = node.level > 0 or self._may_be_own(base)
+            for known, name in names:
+                place.take(known, name, is_own)
         for name in bases:
             self._visit(name)
-        if isinstance(node, ast.ImportFrom) and bases[:1] and bases[0] in self._places:
-            place.classes.update(known for known, _ in names)
         tops = {name.split(".")[0] for name in bases}
         if not self._ends and any(self._find(top) is None for top in tops):
             self._lacks = True
