@@ -27,7 +27,9 @@ use super::{
 use crate::{
     config::{Env, open_on_the_way, stranger_on_the_way},
     error::{ConfigError, Error, Result},
-    process::{is_guarded_or_gone, marked_processes, owner_is_gone, replace_guards, wake_guards},
+    process::{
+        is_guarded_or_gone, marked_processes, owner_is_gone, replace_guards, thaw_marked, wake_guards,
+    },
 };
 
 /// Longest path of a socket, in bytes: `sun_path` of unix(7) less its final zero; macOS has 104.
@@ -231,6 +233,7 @@ impl DaemonPlace {
                 // A server can stop its guard, which then has not even heard that the daemon is gone.
                 if Instant::now() >= next {
                     wake_guards(mark, Instant::now() + BLOCKED >= deadline);
+                    thaw_marked(mark);
                     next = Instant::now() + WAKE;
                 }
                 if Instant::now() >= deadline {

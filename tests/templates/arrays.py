@@ -6,6 +6,11 @@ WAS_IMPORTED = "numpy" in sys.modules
 
 import numpy
 
+try:
+    import seeds_numpy  # Of one test.
+except ImportError:
+    pass
+
 import tool_server
 
 

@@ -156,7 +156,8 @@ class Watch:
         if loading and len({str(filters_of_others(known, loading[-1].split(".")[0])) for known in (self._filters, filters)}) > 1:
             self.blame_change("changed the filters of warnings", modules)
         self._filters, before, self._drawn = filters, self._drawn, drawn()
-        if loading and before != self._drawn and loading[-1] not in {module for module, _ in RENEWED}:
+        is_drawn = any(old not in (None, new) for old, new in zip(before, self._drawn))
+        if loading and is_drawn and loading[-1] not in {module for module, _ in RENEWED}:
             self.blame("drew a number by chance", loading)
 
     def _check_settings(self, modules: "list[str] | None") -> None:
@@ -415,9 +416,14 @@ def renew_values(renewed: "list[tuple[dict, str, object]]") -> None:
         names[name] = other if value is uuid else value.replace(str(uuid), str(other)).replace(uuid.hex, other.hex)
 
 
-def drawn() -> int:
-    """Differs once a number was drawn from Python's own generator."""
-    return hash(random._inst.getstate())
+def drawn() -> "tuple[int | None, ...]":
+    """Differs once a number was drawn from Python's own generator or that of numpy, or one of them was seeded."""
+    state = getattr(sys.modules.get("numpy.random"), "get_state", None)
+    try:
+        of_numpy = hash((state()[1].tobytes(), state()[2])) if state else None
+    except Exception:
+        of_numpy = -1  # Another kind of generator was put in its place.
+    return hash(random._inst.getstate()), of_numpy
 
 
 def noting_seeds(seed, note, seeds: "list[tuple[str, str]]", loading):

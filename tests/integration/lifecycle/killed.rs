@@ -175,6 +175,39 @@ fn a_stopped_guard_is_woken_by_the_next_start() {
     lab.await_nobody();
 }
 
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(freezer))]
+#[test]
+fn a_frozen_helper_is_ended_by_the_next_start() {
+    use std::fs;
+
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let is_freezer =
+        |line: &Vec<&str>| line[2] == "cgroup" && line[3].split(',').any(|option| option == "freezer");
+    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mount = mounts.into_iter().find(is_freezer).unwrap()[1].to_owned();
+    let group = std::path::Path::new(&mount).join(format!("toolcrib-killed-{}", std::process::id()));
+    fs::create_dir(&group).unwrap();
+    let lab = Lab::new();
+    let (owner, _stderr, _) = up(&stubborn(&lab, "auto"));
+    lab.await_processes(2);
+    let is_helper = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
+    let (helpers, servers): (Vec<u32>, Vec<u32>) = lab.processes().into_iter().partition(is_helper);
+    let [helper] = helpers[..] else { panic!("{helpers:?}") };
+    fs::write(group.join("cgroup.procs"), helper.to_string()).unwrap();
+    fs::write(group.join("freezer.state"), "FROZEN").unwrap();
+    wait_for("it is frozen", || {
+        fs::read_to_string(group.join("freezer.state")).unwrap().starts_with("FROZEN")
+    });
+    kill(owner);
+    wait_for("the end of the server", || servers.iter().all(|pid| !is_running(*pid)));
+    // Another test may have begun the next start already.
+    let output = Bench::new("[servers.time]\nbuiltin = \"time\"\n").run(&["check"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    lab.await_nobody();
+    wait_for("the end of the group", || fs::remove_dir(&group).is_ok());
+}
+
 /// Is not dumpable, so that only root can read its environment. Writes its id into a file.
 const UNDUMPABLE: &str = "import ctypes, os, sys, time\n\
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n\

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use toolcrib::Endpoint;
+use toolcrib::{Endpoint, ServerConfig};
 
 use crate::support::python::{PythonLab, ask, forked};
 
@@ -177,15 +177,7 @@ async fn a_fork_has_loops_threads_tls_and_processes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_imports_numpy_and_forks_draw_numbers_anew() {
     let lab = PythonLab::with_numpy();
-    let servers = ["one", "two", "three"].map(|name| {
-        let mut server = lab.server(name, "arrays.py", &[]);
-        if let Endpoint::Stdio(child) = &mut server.endpoint {
-            // With threads of its own at the import, numpy is left out of a template.
-            child.set_env("OPENBLAS_NUM_THREADS", "1");
-        }
-        server
-    });
-    let manager = lab.manager(servers).await;
+    let manager = lab.manager(servers_on_numpy(&lab)).await;
     let ordinary = ask(&manager.lend(toolcrib::manager::Borrower::Task), "draw").await;
     let (loan, mut told) = forked(&manager, "draw").await;
     told.extend(ask(&loan, "draw").await);
@@ -196,4 +188,31 @@ async fn a_template_imports_numpy_and_forks_draw_numbers_anew() {
             assert!(seen.insert(number.to_string()), "the same number in two servers: {told:?}");
         }
     }
+}
+
+#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[cfg_attr(guarded, toolcrib_testing::requires(numpy))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seed_that_an_import_gives_numpy_holds_in_forks() {
+    let lab = PythonLab::with_numpy();
+    std::fs::write(lab.site().join("seeds_numpy.py"), "import numpy\nnumpy.random.seed(42)\n").unwrap();
+    let manager = lab.manager(servers_on_numpy(&lab)).await;
+    let ordinary = ask(&manager.lend(toolcrib::manager::Borrower::Task), "draw").await;
+    let (_loan, told) = forked(&manager, "draw").await;
+    assert!(told.iter().all(|said| said["was_imported"] == true), "{told:?}");
+    for said in told.iter().chain(&ordinary) {
+        assert_eq!(said["chance"][0], 0.374_540_118_847_362_5, "{said}");
+    }
+}
+
+/// Three of a task's own.
+fn servers_on_numpy(lab: &PythonLab) -> [ServerConfig; 3] {
+    ["one", "two", "three"].map(|name| {
+        let mut server = lab.server(name, "arrays.py", &[]);
+        if let Endpoint::Stdio(child) = &mut server.endpoint {
+            // With threads of its own at the import, numpy is left out of a template.
+            child.set_env("OPENBLAS_NUM_THREADS", "1");
+        }
+        server
+    })
 }

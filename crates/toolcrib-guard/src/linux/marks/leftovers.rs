@@ -22,6 +22,7 @@ use crate::{
     linux::inspect::stat::Stat,
     linux::marks::{
         find::{environment, mark_of, marked, processes, program_of, signal_if, sweep_all},
+        frozen::{frozen_group, thaw},
         limit,
     },
     marks::Leftover,
@@ -259,12 +260,16 @@ pub fn fuzz(environment: &[u8]) {
     assert!(rest.is_some_and(|rest| matches!(rest.len(), 16 | 25)), "{mark}");
 }
 
-/// The processes of owners that are gone which no guard ends: what [`reap_leftovers`] would kill.
+/// The processes of owners that are gone which no guard ends: what [`reap_leftovers`] would kill, or thaw so that their guard can
+/// end them.
 pub fn leftovers() -> Vec<Leftover> {
-    ownerless().unguarded.into_iter().map(|(_, leftover)| leftover).collect()
+    let Ownerless { guarded, unguarded, .. } = ownerless();
+    let frozen = guarded.into_iter().filter(|(pid, _)| frozen_group(*pid).is_some());
+    unguarded.into_iter().chain(frozen).map(|(_, leftover)| leftover).collect()
 }
 
-/// Kills the processes of owners that are gone and had no guard, or one that is kept from its work.
+/// Kills the processes of owners that are gone and had no guard, or one that is kept from its work. Thaws those that their guard
+/// cannot end because they are frozen.
 pub fn reap_leftovers() -> Vec<Leftover> {
     let last = RefCell::new(Ownerless::default());
     let find = || {
@@ -280,6 +285,9 @@ pub fn reap_leftovers() -> Vec<Leftover> {
     };
     let mut killed = sweep_all(find, is_ownerless);
     let Ownerless { guards, guarded, .. } = last.into_inner();
+    for (pid, _) in &guarded {
+        thaw(*pid, is_ownerless);
+    }
     if end_blocked_guards(guards) {
         killed.extend(
             guarded.into_iter().filter(|(pid, _)| Stat::of(*pid).is_none_or(|stat| stat.is_zombie())),
