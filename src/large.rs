@@ -66,6 +66,21 @@ pub(crate) async fn beside<T: Send + 'static>(
     spawn_blocking(work).await.map_err(|_| NotDone::Ended)
 }
 
+/// Does `work` on so many bytes: at once if these are few, and else as [`beside`] does.
+///
+/// # Errors
+/// It was not done.
+pub(crate) async fn at_turn<T: Send + 'static>(
+    whose: WhoseWork,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NotDone> {
+    match bytes {
+        0..=LARGE => Ok(work()),
+        _ => Box::pin(beside(whose, bytes, work)).await,
+    }
+}
+
 /// Drops what takes long to drop, elsewhere.
 pub(crate) fn drop_beside(large: impl Send + 'static) {
     match Handle::try_current() {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{CatalogEntry, CheckThreads};
 use crate::{
     config::ArgumentCheck,
-    large::{WhoseWork, beside, drop_beside},
+    large::{LARGE, WhoseWork, at_turn, drop_beside},
 };
 
 /// Arguments that are `null`, of one call: with more of them none is left out.
@@ -20,13 +20,13 @@ const KEEPING: Duration = Duration::from_millis(3);
 
 impl CatalogEntry {
     /// `arguments` that fit the schema once texts are read as it wants them, or once those are left out that are `null` and need
-    /// not be there. `None`: neither is so, or nothing is to be converted. `large`: they are rewritten at somebody's turn, since they
-    /// have so many bytes.
+    /// not be there. `None`: neither is so, or nothing is to be converted. `whose` they are, and how many bytes: large ones are rewritten
+    /// at the turn of who sent them.
     pub(crate) async fn made_to_fit(
         self: &Arc<Self>,
         arguments: &Arc<Value>,
         threads: &CheckThreads,
-        large: Option<(WhoseWork, usize)>,
+        whose: (WhoseWork, usize),
     ) -> Option<Arc<Value>> {
         let mut arguments = arguments.clone();
         if self.checked != ArgumentCheck::Refuse {
@@ -36,12 +36,12 @@ impl CatalogEntry {
                 Some((Arc::new(Value::Object(converted)), !done.is_empty()))
             };
             let is_new;
-            (arguments, is_new) = at_turn(large, convert).await??;
+            (arguments, is_new) = at_turn(whose.0, whose.1, convert).await.ok()??;
             if is_new && self.is_found_to_fit(&arguments, threads).await {
                 return Some(arguments);
             }
         }
-        self.without_nulls(arguments, threads, large).await
+        self.without_nulls(arguments, threads, whose).await
     }
 
     /// `arguments` that fit the schema once those are left out that are `null`, may be left out, and may not be `null`.
@@ -50,9 +50,9 @@ impl CatalogEntry {
         self: &Arc<Self>,
         arguments: Arc<Value>,
         threads: &CheckThreads,
-        large: Option<(WhoseWork, usize)>,
+        whose: (WhoseWork, usize),
     ) -> Option<Arc<Value>> {
-        let entry = self.clone();
+        let (entry, is_large) = (self.clone(), whose.1 > LARGE);
         let leave_out = move || {
             let required = entry.tool.input_schema.get("required").and_then(Value::as_array);
             let needed = |name: &str| required.is_some_and(|list| list.iter().any(|entry| entry == name));
@@ -62,8 +62,7 @@ impl CatalogEntry {
             if names.is_empty() || names.len() > MOST_NULLS {
                 return None;
             }
-            let order: Vec<String> =
-                if large.is_some() { Vec::new() } else { object.keys().cloned().collect() };
+            let order: Vec<String> = if is_large { Vec::new() } else { object.keys().cloned().collect() };
             // Once more at most, however many there are.
             let mut fitting = Arc::unwrap_or_clone(arguments);
             if let Value::Object(object) = &mut fitting {
@@ -71,16 +70,16 @@ impl CatalogEntry {
             }
             Some((Arc::new(fitting), names, order))
         };
-        let (fitting, names, order) = at_turn(large, leave_out).await??;
+        let (fitting, names, order) = at_turn(whose.0, whose.1, leave_out).await.ok()??;
         if !self.is_found_to_fit(&fitting, threads).await {
-            if large.is_some() {
+            if is_large {
                 drop_beside(fitting);
             }
             return None;
         }
-        match large {
-            Some(_) => Some(fitting),
-            None => Some(Arc::new(self.with_nulls(Arc::unwrap_or_clone(fitting), names, &order))),
+        match is_large {
+            true => Some(fitting),
+            false => Some(Arc::new(self.with_nulls(Arc::unwrap_or_clone(fitting), names, &order))),
         }
     }
 
@@ -117,16 +116,5 @@ impl CatalogEntry {
             None => Arc::clone(&self.check).on_thread(Arc::clone(arguments), threads).await,
         };
         verdict == Ok(true)
-    }
-}
-
-/// What `work` gives: at once, or at somebody's turn if it is large. `None`: it was not done.
-async fn at_turn<T: Send + 'static>(
-    large: Option<(WhoseWork, usize)>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    match large {
-        None => Some(work()),
-        Some((whose, bytes)) => beside(whose, bytes, work).await.ok(),
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     config::Scope,
     error::{Error, ErrorCode as Code},
     json_rpc::{self, RawObject},
-    large::{LARGE, WhoseWork, beside},
+    large::{WhoseWork, at_turn},
     session::{ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, Session},
     tool::ServerName,
 };
@@ -82,11 +82,8 @@ impl RequestContext<'_> {
             is_merged: self.endpoint.only.is_none(),
         };
         let (answer, faults) = match answer {
-            Ok(result) if result.get().len() > LARGE => {
-                let length = result.get().len();
-                Box::pin(self.beside(length, move || fitting.fit(Ok(result)))).await?
-            }
-            answer => fitting.fit(answer),
+            Ok(result) => self.at_turn(result.get().len(), move || fitting.fit(Ok(result))).await?,
+            failed => fitting.fit(failed),
         };
         if let Some(faults) = faults {
             let what = called.as_deref().map_or(&*method, |entry| &entry.tool.name);
@@ -103,25 +100,23 @@ impl RequestContext<'_> {
             return Err(no_object(&server, &method, &result));
         }
         match called {
-            Some(entry) if result.get().len() > LARGE => {
-                let length = result.get().len();
-                Box::pin(self.beside(length, move || as_promised(&entry, result, client_era))).await
+            Some(entry) => {
+                self.at_turn(result.get().len(), move || as_promised(&entry, result, client_era)).await
             }
-            Some(entry) => Ok(as_promised(&entry, result, client_era)),
             None => Ok(result),
         }
     }
 
-    /// Does work on so many bytes at the turn of who asks.
+    /// Does work on so many bytes: at once if these are few, and else at the turn of who asks.
     ///
     /// # Errors
     /// Too much waits.
-    pub(super) async fn beside<T: Send + 'static>(
+    pub(super) async fn at_turn<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ErrorData> {
-        beside(self.whose(), bytes, work).await.map_err(|why| ErrorData::new(REFUSED, why.to_string(), None))
+        at_turn(self.whose(), bytes, work).await.map_err(|why| ErrorData::new(REFUSED, why.to_string(), None))
     }
 
     /// The log messages that belong to a request. A server of the old era has the level for them from here on.

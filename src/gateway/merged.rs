@@ -27,7 +27,6 @@ use super::{
 use crate::{
     config::Scope,
     json_rpc::RawObject,
-    large::LARGE,
     session::{ClientAnswer, Era, Session},
     tool::ServerName,
 };
@@ -275,16 +274,12 @@ impl RequestContext<'_> {
             };
             let length = page.get().len();
             bytes += length;
-            if length <= LARGE {
-                cursor = listed.add(kind, &page);
-            } else {
-                let mut known = std::mem::take(listed);
-                match self.beside(length, move || (known.add(kind, &page), known)).await {
-                    Ok((next, known)) => (cursor, *listed) = (next, known),
-                    Err(error) => {
-                        tracing::warn!(server = %session.name(), error = %error.message, "{} failed", kind.method());
-                        return;
-                    }
+            let mut known = std::mem::take(listed);
+            match self.at_turn(length, move || (known.add(kind, &page), known)).await {
+                Ok((next, known)) => (cursor, *listed) = (next, known),
+                Err(error) => {
+                    tracing::warn!(server = %session.name(), error = %error.message, "{} failed", kind.method());
+                    return;
                 }
             }
             let over = bytes > MAX_BYTES || listed.is_full();

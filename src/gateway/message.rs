@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     json_rpc::{self, Envelope, MAX_MEMBERS, RawObject, is_usable_id},
-    large::{LARGE, WhoseWork, beside},
+    large::{WhoseWork, at_turn},
     session::ClientAnswer,
     tool,
 };
@@ -84,15 +84,11 @@ impl ClientMessage {
         T: Send + 'static,
     {
         let length = of(&text).len();
-        if length <= LARGE {
-            let messages = Self::parse(of(&text));
-            return (Some(text), messages);
-        }
         let work = move || {
             let messages = Self::parse(of(&text));
             (Some(text), messages)
         };
-        Box::pin(beside(whose, length, work)).await.unwrap_or_else(|why| {
+        at_turn(whose, length, work).await.unwrap_or_else(|why| {
             let error = ErrorData::new(REFUSED, why.to_string(), None);
             (None, Err(Unreadable { id: None, error }))
         })

@@ -19,7 +19,6 @@ use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     error::Error,
     json_rpc::{self, RawObject},
-    large::LARGE,
     manager::Toolbox,
     session::{ClientAnswer, Era},
     tool::{ExactNumbers, ServerName},
@@ -151,18 +150,12 @@ impl RequestContext<'_> {
         // The budget of who asks: several may speak as one client.
         let budget = self.endpoint.budget.clone();
         let length = params.get("arguments").map_or(0, |raw| raw.get().len());
-        let mut arguments;
-        match length {
-            0..=LARGE => arguments = Arguments::read(&mut params, &budget)?,
-            _ => {
-                let read = move || {
-                    let arguments = Arguments::read(&mut params, &budget);
-                    (params, arguments)
-                };
-                let (read, found) = Box::pin(self.beside(length, read)).await?;
-                (params, arguments) = (read, found?);
-            }
-        }
+        let read = move || {
+            let arguments = Arguments::read(&mut params, &budget);
+            (params, arguments)
+        };
+        let (mut params, arguments) = self.at_turn(length, read).await?;
+        let mut arguments = arguments?;
         if searches && !by_name {
             return Ok(self.find_tools(&catalog, arguments.object()));
         }
@@ -187,15 +180,15 @@ impl RequestContext<'_> {
         if let Err(Error::ArgumentsInvalid { .. }) = &checked
             && arguments.make_room().is_ok()
         {
-            let large = (length > LARGE).then(|| (self.whose(), length));
-            if let Some(fitting) = toolbox.made_to_fit(&entry, &arguments.values, large).await {
+            let whose = (self.whose(), length);
+            if let Some(fitting) = toolbox.made_to_fit(&entry, &arguments.values, whose).await {
                 let write = move || {
                     let exact =
                         params.get("arguments").map(|raw| ExactNumbers::of(raw.get())).unwrap_or_default();
                     params.set_text("arguments", exact.written(&*fitting));
                     params
                 };
-                params = if length > LARGE { Box::pin(self.beside(length, write)).await? } else { write() };
+                params = self.at_turn(length, write).await?;
                 checked = Ok(());
             }
         }

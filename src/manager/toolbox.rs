@@ -180,16 +180,16 @@ impl Toolbox {
         }
     }
 
-    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`]. Of large ones whose
-    /// they are, and their length as a text.
+    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`]. `whose` they
+    /// are, and their length as a text.
     #[cfg(feature = "daemon")]
     pub(crate) async fn made_to_fit(
         &self,
         entry: &Arc<CatalogEntry>,
         arguments: &Arc<Value>,
-        large: Option<(WhoseWork, usize)>,
+        whose: (WhoseWork, usize),
     ) -> Option<Arc<Value>> {
-        entry.made_to_fit(arguments, &self.shared.checks, large).await
+        entry.made_to_fit(arguments, &self.shared.checks, whose).await
     }
 
     /// Waits until each server is there or has failed.
