@@ -179,11 +179,10 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
         Resume::Run { id, .. } => of_id(runs, id, make).map(|found| (Some(found), None)),
         Resume::Interrupted | Resume::Errored => {
             // One of the same settings counts before a later one of others, and of those one of this user's.
-            let same = |manifest: &Manifest| manifest.make == *make;
-            let ours = newest(runs, |manifest| same(manifest) && unmarked(manifest).is_none());
-            let last = ours
-                .or_else(|| newest(runs, same))
-                .or_else(|| newest(runs, |manifest| manifest.make.tasks == make.tasks));
+            let last = best(runs, |manifest| match manifest.make == *make {
+                true => Some(usize::from(unmarked(manifest).is_some())),
+                false => (manifest.make.tasks == make.tasks).then_some(2),
+            });
             let errored = *resume == Resume::Errored;
             match last {
                 Some((manifest, _)) if manifest.end == Some(RunEnd::Finished) && !errored => Ok((None, None)),
@@ -302,8 +301,8 @@ fn shared(runs: &Path) -> u32 {
     if mode & 0o1000 == 0 { 0o002 } else { 0 }
 }
 
-/// The run that was written to last, of those that `wanted` names.
-fn newest(runs: &Path, wanted: impl Fn(&Manifest) -> bool) -> Option<(Manifest, PathBuf)> {
+/// The run of the best rank, which is 0, and of several the one that was written to last. `None` as a rank: it is not wanted.
+fn best(runs: &Path, rank: impl Fn(&Manifest) -> Option<usize>) -> Option<(Manifest, PathBuf)> {
     // What a link leads to is no run of this folder.
     let own =
         fs::read_dir(runs).ok()?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -313,7 +312,18 @@ fn newest(runs: &Path, wanted: impl Fn(&Manifest) -> bool) -> Option<(Manifest, 
     let mut folders: Vec<(SystemTime, PathBuf)> =
         entries.filter_map(|folder| Some((written(&folder)?, folder))).collect();
     folders.sort_by(|a, b| b.cmp(a));
-    folders.into_iter().find_map(|(_, folder)| Some((read(&folder).filter(&wanted)?, folder)))
+    let mut found: Option<(usize, (Manifest, PathBuf))> = None;
+    for (_, folder) in folders {
+        let Some(manifest) = read(&folder) else { continue };
+        let Some(rank) = rank(&manifest) else { continue };
+        if found.as_ref().is_none_or(|(known, _)| rank < *known) {
+            found = Some((rank, (manifest, folder)));
+        }
+        if rank == 0 {
+            break;
+        }
+    }
+    found.map(|(_, found)| found)
 }
 
 /// The manifest of a run that has a journal.
