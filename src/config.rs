@@ -106,7 +106,7 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// The env files among them, each with the variables in it that decide what is started.
     pub(crate) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
-    /// What was read of them.
+    /// The bytes of them.
     pub(crate) contents: Contents,
     /// Servers in configuration order, local ones first, then imported ones.
     pub servers: IndexMap<ServerName, ServerEntry>,

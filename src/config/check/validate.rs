@@ -43,7 +43,7 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) files: Vec<PathBuf>,
     /// The env files among them, each with the variables in it that decide what is started.
     pub(in crate::config) env_files: BTreeMap<PathBuf, BTreeSet<String>>,
-    /// What was read.
+    /// The bytes of these files.
     pub(in crate::config) contents: Contents,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,

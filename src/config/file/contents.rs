@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-/// What was read of a file.
+/// The bytes that were read of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Content {
     /// It could not be read.

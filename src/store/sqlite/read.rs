@@ -14,7 +14,7 @@ const LONGEST: usize = 64 << 20;
 const MOST: usize = 200_000;
 /// The most bytes of all records of one task.
 const MOST_BYTES: usize = 512 << 20;
-/// What is read of a record: its length is known before it is read.
+/// The column of a record, or null if that is longer than [`LONGEST`]: its length is known before it is read.
 const ENTRY: &str = "iif(octet_length(entry) <= 67108864, entry, null)";
 
 /// The tasks that have ended, with the status of each.

@@ -72,7 +72,7 @@ pub(crate) struct Crowd {
 #[derive(Default)]
 struct Done {
     over: AtomicBool,
-    /// Of those that come once: clients that read nothing, and the one with the long introductions.
+    /// Members that have come, of those that come once: clients that read nothing, and the one with the long introductions.
     arrived: AtomicUsize,
     opened: AtomicU64,
     refused: AtomicU64,
@@ -151,7 +151,7 @@ impl Crowd {
     }
 }
 
-/// Who comes.
+/// The connections, sessions and clients that come.
 struct Members {
     url: String,
     address: String,

@@ -246,7 +246,7 @@ fn config(python: Option<&Path>, template: &str, cache: &Path, servers: &[&str])
     head + &servers.iter().map(|name| server(name)).collect::<String>()
 }
 
-/// Where `config` is the user's own one.
+/// The folder for `XDG_CONFIG_HOME` that makes `config` the user's own one.
 fn config_home(config: &Path) -> &Path {
     config.parent().and_then(Path::parent).unwrap_or(config)
 }
