@@ -9,7 +9,10 @@ use std::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::python::{Entry, PythonStart};
+use super::{
+    proof::Memory,
+    python::{Entry, PythonStart},
+};
 use crate::{
     config::{Secrets, StdioConfig, TemplatePackages, secret_name},
     text::short_hex,
@@ -188,24 +191,28 @@ impl Key {
         short_hex(hash)
     }
 
-    /// The process that runs `code` as a template, for servers that begin at `entries`, without the modules `avoid`. `proven`: what it
-    /// imports was compared before, if that is still the same.
+    /// The process that runs `code` as a template, for servers that begin at `entries`, without the modules `avoid`. `memory`: what was
+    /// compared before, if that is still the same, and which servers get a template of their own then.
     pub(super) fn template(
         &self,
         code: &str,
         entries: &BTreeSet<Entry>,
         avoid: &BTreeSet<String>,
-        proven: &str,
+        memory: &Memory,
     ) -> StdioConfig {
-        let entries: Vec<[&str; 2]> = entries
-            .iter()
-            .map(|entry| match entry {
+        fn pair(entry: &Entry) -> [&str; 2] {
+            match entry {
                 Entry::Module(name) => ["module", name],
                 Entry::Script(path) => ["script", path],
-            })
-            .collect();
+            }
+        }
+        let entries: Vec<_> = entries.iter().map(pair).collect();
+        let partial: Vec<_> = memory.partial.iter().map(pair).collect();
         let all = self.packages == TemplatePackages::All;
-        let plan = json!({ "entries": entries, "avoid": avoid, "all": all, "proven": proven }).to_string();
+        let plan = json!({
+            "entries": entries, "avoid": avoid, "all": all, "proven": memory.proven, "partial": partial
+        });
+        let plan = plan.to_string();
         let args = self.flags.iter().cloned().chain(["-c".to_owned(), code.to_owned(), plan]).collect();
         let mut spec = StdioConfig::new(&self.interpreter, args, FOLDER);
         spec.env = self.environment().into();
@@ -313,11 +320,16 @@ mod tests {
     #[test]
     fn a_template_is_told_what_it_is_for() {
         let entries = [Entry::Script("/x/bin/a".to_owned()), Entry::Module("b".to_owned())].into();
-        let spec = key(&spec(&[])).unwrap().template("CODE", &entries, &["m.n".to_owned()].into(), "a");
+        let partial = vec![Entry::Module("b".to_owned())];
+        let memory = Memory { proven: "a".to_owned(), partial, ..Memory::default() };
+        let spec = key(&spec(&[])).unwrap().template("CODE", &entries, &["m.n".to_owned()].into(), &memory);
         assert_eq!(spec.command.to_str(), Some("/env/bin/python"));
         assert_eq!(spec.args[..3], ["-u", "-c", "CODE"]);
         let plan: serde_json::Value = serde_json::from_str(&spec.args[3]).unwrap();
         let entries = [["module", "b"], ["script", "/x/bin/a"]];
-        assert_eq!(plan, json!({ "entries": entries, "avoid": ["m.n"], "all": false, "proven": "a" }));
+        assert_eq!(
+            plan,
+            json!({ "entries": entries, "avoid": ["m.n"], "all": false, "proven": "a", "partial": [["module", "b"]] })
+        );
     }
 }

@@ -13,6 +13,7 @@ except ImportError:  # Before Python 3.12.
 
 # Objects of one module that are looked at, and how deep.
 MEMBERS_MAX, DEPTH = 100_000, 7
+WORTH_MODULES = 50  # A program that imports so many more than others do gets a template of its own.
 WITNESS_MAX = 60  # Seconds.
 NOT_COMPARED = re.compile(
     r"__(file|cached|spec|loader|builtins|path|dict|weakref|warningregistry|annotations\w*|slotnames|pydantic_(core|validator|serial|decor|generic|com|parent)\w*)"
@@ -137,6 +138,12 @@ class Members:
         ]  # fmt: skip
         return b"{" + b",".join(sorted(pairs)) + b"}"
 
+    def _is_of_another(self, value) -> bool:
+        """Whether a function is a name of a module of another package, or of Python."""
+        module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+        names = vars(sys.modules[module]) if type(module) is type(name) is str and module in sys.modules else {}
+        return names.get(name) is value and module.split(".")[0] != self.package
+
     def _function(self, value, depth: int) -> bytes:
         if value.__globals__ is globals():
             return b"stand-in"  # It could not be put back, and is nowhere else.
@@ -170,8 +177,11 @@ class Members:
             return name + value.copy().hexdigest().encode()
         if isinstance(value, logging.Logger):  # Of the tree of loggers only itself.
             return name + self._table({key: part for key, part in vars(value).items() if key not in ("manager", "parent", "_cache")}, depth)
+        is_cached = place == ("functools", "_lru_cache_wrapper")
+        if is_cached and self._is_of_another(value):
+            return name_of_function(value)  # Its cache is told with its own module: here it is only called.
         told = self._fields(value, depth)
-        if (not told or place == ("functools", "_lru_cache_wrapper")) and gc.is_tracked(value):
+        if (not told or is_cached) and gc.is_tracked(value):
             told += b",".join(sorted([self._tell(part, depth) for part in gc.get_referents(value) if not isinstance(part, type)]))
         return name + told
 
@@ -243,7 +253,7 @@ def witness(plan: dict) -> None:
                 pass  # It is missing then.
         random.Random.seed = seed
         told["seeds"] = [seed for _, seed in seeds]
-    told["modules"] = told_modules()
+    told["count"], told["modules"] = len(sys.modules), told_modules()
     data = json.dumps(told).encode()
     while data:
         data = data[os.write(output, data) :]
@@ -303,18 +313,20 @@ def compared(template: "Template") -> "list[tuple[str, list[str]]]":
     """What differs between this process and others: one that imports the same, and one for each program that imports more, which does
     that in its own order. In words, and the modules to leave out."""
     watch, ends = template.watch, time.monotonic() + WITNESS_MAX
-    todo = [(watch.imported, False)]
-    todo += [(order_of([entry], watch.cuts), True) for entry in template.more]
+    todo = [(watch.imported, None)]
+    todo += [(order_of([entry], watch.cuts), entry) for entry in template.more]
     renewed = {*RENEWED, *((names["__name__"], name) for names, name, _ in watch.renewed)}
     own, found = told_modules(), []
     while todo:
         count = len(os.sched_getaffinity(0))
         some, todo = todo[:count], todo[count:]
-        for one in [Witness(template, *plan) for plan in some]:
+        for one, entry in [(Witness(template, imported, entry is not None), entry) for imported, entry in some]:
             told = one.told(ends)
             if "modules" not in told:
                 found.append(("what it imports could not be compared with another import", []))
                 continue
+            if entry and told["count"] < len(sys.modules) + WORTH_MODULES:
+                template.near.append(entry)
             found += [(what, names) for what, names in told["cuts"]]
             found += differences(own, told["modules"], renewed, one.watched)
             if not one.watched:

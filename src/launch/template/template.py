@@ -45,6 +45,9 @@ class Template:
         # Each of those that import more is compared by itself.
         differing = [entry for entry in self.group if self.lacks(entry) or self._is_other_order(entry)]
         self.more = differing[:MORE_MAX]
+        # Those that import so little more that a template of their own would not pay: as found by the comparison, now or before.
+        known = {self._place(*entry) for entry in plan.get("partial", [])}
+        self.near = [entry for place, entry in self.own.items() if plan.get("proven") and place not in known]
         self.group = [entry for entry in self.group if entry not in differing[MORE_MAX:]]
         self.generators = watch.generators()
         QUICK_END.prepare()
@@ -74,7 +77,7 @@ class Template:
     def partial(self) -> list:
         """The servers of which other packages are still to be imported: a template of their own would have them."""
         entries = [(kind, name, self.own[self._place(kind, name)]) for kind, name in self.entries]
-        is_more = lambda entry: entry not in self.group or self.lacks(entry)
+        is_more = lambda entry: entry not in self.group or (self.lacks(entry) and entry not in self.near)
         return [{kind: name} for kind, name, entry in entries if not entry.is_unknown and is_more(entry)]
 
     def _is_other_order(self, entry: Entry) -> bool:

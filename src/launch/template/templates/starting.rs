@@ -164,7 +164,7 @@ impl Starting {
     async fn ready(&self, avoid: &BTreeSet<String>) -> Result<(Arc<Template>, ReadyReport), Failure> {
         let plain = |what: String| Failure { what: self.shown(&what), avoid: Vec::new() };
         let covered = self.state.slot().covered.clone();
-        let spec = self.key.template(self.code, &covered, avoid, &self.memory().proven);
+        let spec = self.key.template(self.code, &covered, avoid, &self.memory());
         let template = start_template(&spec, &self.supervisor, &self.secrets).await;
         let template = template.map_err(|error| plain(error.what))?;
         let said = async {
