@@ -171,7 +171,8 @@ def check_changes(lab) -> "list[str]":
         if name in ("none", "seed") and told != ordinary[name] or name not in ("none", "seed") and "changes what later" not in refused:
             found.append(f"{name}, beside others: {differing(ordinary.get(name, ''), told)} {refused}")
     template.end()
-    if "shared_lib" in ready["skipped"] or len(ready["partial"]) != len(CHANGES):
+    # With so little more as one of them imports, a template of its own does not pay.
+    if "shared_lib" in ready["skipped"] or len(ready["partial"]) != len(CHANGES) - 1:
         found.append(f"beside others: {ready}")
     for name, script in scripts.items():
         # Each by itself: what it imports behind the change is not imported before.

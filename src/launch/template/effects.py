@@ -217,7 +217,7 @@ class Attributes:
         found = []
         for owner_name, (package, owner, values, tables) in list(self._known.items()):
             now = vars(owner)
-            if is_equal(now, values) and all(is_equal(now[name], table) for name, table in tables.items()):
+            if is_equal(now, values) and (not tables or all([is_equal(now[name], table) for name, table in tables.items()])):
                 continue
             self._known[owner_name] = package, owner, dict(now), tables_of(now) if tables else {}
             if package == by or (package and owner_name not in self._before):

@@ -355,12 +355,18 @@ def put_back(kept: "dict[int, object]", replaced: list) -> None:
     """Modules may have copied what was replaced: `from os import getcwd`, also into tables, classes, objects and defaults. What keeps one
     after that differs from what it is in the process that this one is compared with."""
     holders = [holder for holder in gc.get_referrers(*replaced) if holder is not replaced]
+    tuples = [holder for holder in holders if type(holder) is tuple]
+    # All at once: this looks at every object of the process.
+    functions = [it for it in (gc.get_referrers(*tuples) if tuples else []) if type(it) is types.FunctionType]
     # A class does not notice what is changed in its table.
     for holder in sorted(holders, key=lambda holder: not isinstance(holder, type)):
         try:
             put_back_in(holder, kept)
         except Exception:
             pass  # It does not let itself be changed.
+    for function in functions:
+        if any(function.__defaults__ is holder for holder in tuples):
+            function.__defaults__ = tuple(kept.get(id(value), value) for value in function.__defaults__)
 
 
 def put_back_in(holder, kept: "dict[int, object]") -> None:
@@ -374,13 +380,10 @@ def put_back_in(holder, kept: "dict[int, object]") -> None:
         places = enumerate(holder) if kind is list else dict.items(holder)
         for place, value in [(place, kept[id(value)]) for place, value in places if id(value) in kept]:
             kind.__setitem__(holder, place, value)
-    elif isinstance(holder, tuple):
-        for function in [it for it in gc.get_referrers(holder) if type(it) is types.FunctionType and it.__defaults__ is holder]:
-            function.__defaults__ = tuple(kept.get(id(value), value) for value in holder)
     elif isinstance(holder, functools.partial):
         function, *rest = holder.__reduce__()[2]
         holder.__setstate__((kept.get(id(function), function), *rest))
-    elif not isinstance(holder, (types.FunctionType, types.FrameType, types.ModuleType)):
+    elif not isinstance(holder, (tuple, types.FunctionType, types.FrameType, types.ModuleType)):
         fields = getattr(holder, "__dict__", None)
         if type(fields) is dict:
             put_back_in(fields, kept)
@@ -389,19 +392,22 @@ def put_back_in(holder, kept: "dict[int, object]") -> None:
                 member.__set__(holder, kept[id(value)])
 
 
-def slots_of(holder) -> "list[tuple[str, object, object]]":
+def slots_of(holder, slots: "list[tuple[str, object]] | None" = None) -> "list[tuple[str, object, object]]":
     """What an object keeps in the `__slots__` of its classes: names, the slots, and their values."""
-    slots = [
-        (name, member) for kind in type(holder).__mro__ if kind.__module__ != "builtins"
-        for name, member in vars(kind).items() if type(member) is types.MemberDescriptorType
-    ]  # fmt: skip
     found = []
-    for name, member in slots:
+    for name, member in slots_of_class(type(holder)) if slots is None else slots:
         try:
             found.append((name, member, member.__get__(holder)))
         except AttributeError:
             pass  # It is not set.
     return found
+
+
+def slots_of_class(kind: type) -> "list[tuple[str, object]]":
+    return [
+        (name, member) for base in kind.__mro__ if base.__module__ != "builtins"
+        for name, member in vars(base).items() if type(member) is types.MemberDescriptorType
+    ]  # fmt: skip
 
 
 def renew_values(renewed: "list[tuple[dict, str, object]]") -> None:

@@ -3,6 +3,7 @@
 The other process is a witness: it imports the same modules in the same order. What differs between the two would differ between two
 ordinary starts, and must not be the same in all forks."""
 
+import bisect
 import collections
 import resource
 
@@ -41,7 +42,7 @@ CONTENTS = {
 def areas_now() -> "list[tuple[int, int]]":
     """Where the memory of this process is: numbers that point there are places, which differ from start to start."""
     with open("/proc/self/maps", "rb") as file:
-        return [tuple(int(part, 16) for part in line.split()[0].split(b"-")) for line in file]
+        return sorted(tuple(int(part, 16) for part in line.split()[0].split(b"-")) for line in file)
 
 
 class Members:
@@ -50,7 +51,12 @@ class Members:
     def __init__(self):
         self.areas = areas_now()
         # Of which each server gets its own.
-        self.own = [os.environ, os.environb, sys.argv, getattr(sys, "orig_argv", None), getattr(sys.modules.get("linecache"), "cache", None)]
+        own = [os.environ, os.environb, sys.argv, getattr(sys, "orig_argv", None), getattr(sys.modules.get("linecache"), "cache", None)]
+        self.own = {id(thing) for thing in own}
+        # Most words are in many modules, and most classes in many objects.
+        self.texts: "dict[str, bytes]" = {}
+        self.compared: "dict[str, bool]" = {}
+        self.slots: "dict[type, list]" = {}
 
     def of(self, name: str, parts: "set[str] | None" = None) -> "dict[str, str]":
         """Of the names of one module. Adds all that is in them to `parts`, too."""
@@ -58,13 +64,32 @@ class Members:
         self.module, self.package = name, name.split(".")[0]
         self.known, self.left, self.parts = {}, MEMBERS_MAX, parts
         names = getattr(module, "__dict__", {})
-        told = {key: self._tell(value, 0) for key, value in list(names.items()) if not NOT_COMPARED.fullmatch(key)}
+        told = {key: self._tell(value, 0) for key, value in list(names.items()) if self._is_compared(key)}
         return {key: hash_of(value) for key, value in told.items()}
 
+    def _is_compared(self, name) -> bool:
+        if type(name) is not str:
+            return True
+        found = self.compared.get(name)
+        if found is None:
+            found = self.compared[name] = not NOT_COMPARED.fullmatch(name)
+        return found
+
     def _is_place(self, number: int) -> bool:
-        return number > 1 << 32 and any(start <= number < end for start, end in self.areas)
+        if number <= 1 << 32:
+            return False
+        at = bisect.bisect_right(self.areas, (number, sys.maxsize))
+        return at > 0 and number < self.areas[at - 1][1]
 
     def _text(self, text: str) -> bytes:
+        if len(text) > 64:
+            return self._told_text(text)
+        told = self.texts.get(text)
+        if told is None:
+            told = self.texts[text] = self._told_text(text)
+        return told
+
+    def _told_text(self, text: str) -> bytes:
         def plain(found):
             word = found.group()
             return "PLACE" if self._is_place(int(word, 16 if word.startswith("0x") else 10)) else word
@@ -77,29 +102,37 @@ class Members:
 
     def _tell(self, value, depth: int) -> bytes:
         """What refers to itself is told again and again, down to the last level: in the same way in whatever order."""
-        place = id(value), depth
-        if place in self.known:
-            return self.known[place]
-        told = self._told(value, depth)
-        if len(told) > 64:
-            told = hash_of(told).encode()
-        if type(value) not in EXACT:
+        if type(value) in EXACT:
+            told = self._exact(value)
+        else:
+            place = id(value), depth
+            told = self.known.get(place)
+            if told is not None:
+                return told
+            told = self._told(value, depth)
+            if len(told) > 64:
+                told = hash_of(told).encode()
             self.known[place] = told
         if self.parts is not None and depth > 0:
             self.parts.add(hash_of(told))
         return told
 
+    def _exact(self, value) -> bytes:
+        if type(value) is str:
+            told = self._text(value)
+        elif type(value) is int and self._is_place(value):
+            told = b"PLACE"
+        else:
+            told = repr(value).encode()
+        return told if len(told) <= 64 else hash_of(told).encode()
+
     def _told(self, value, depth: int) -> bytes:
         kind = type(value)
-        if kind in EXACT:
-            if kind is int and self._is_place(value):
-                return b"PLACE"
-            return self._text(value) if kind is str else repr(value).encode()
         if issubclass(kind, types.ModuleType):
             return b"module"
         if depth > DEPTH or self.left <= 0:
             return b""
-        if any(value is own for own in self.own):
+        if id(value) in self.own:
             return b"own"
         self.left -= 1
         depth += 1
@@ -132,10 +165,7 @@ class Members:
 
     def _table(self, value, depth: int) -> bytes:
         items = list(dict.items(value) if isinstance(value, dict) else value.items())
-        pairs = [
-            self._tell(key, depth) + b":" + self._tell(part, depth)
-            for key, part in items if not (type(key) is str and NOT_COMPARED.fullmatch(key))
-        ]  # fmt: skip
+        pairs = [self._tell(key, depth) + b":" + self._tell(part, depth) for key, part in items if self._is_compared(key)]
         return b"{" + b",".join(sorted(pairs)) + b"}"
 
     def _is_of_another(self, value) -> bool:
@@ -194,8 +224,11 @@ class Members:
                 told.append(self._table({name: part for name, part in fields.items() if not is_kept_hash(name, part)}, depth))
         except (AttributeError, TypeError):
             pass
-        for name, _, part in slots_of(value):
-            if not NOT_COMPARED.fullmatch(name) and not is_kept_hash(name, part):
+        kind = type(value)
+        if kind not in self.slots:
+            self.slots[kind] = slots_of_class(kind)
+        for name, _, part in slots_of(value, self.slots[kind]) if self.slots[kind] else ():
+            if self._is_compared(name) and not is_kept_hash(name, part):
                 told.append(name.encode() + b"=" + self._tell(part, depth))
         return b"".join(told)
 
@@ -209,7 +242,7 @@ def value_of(variable):
 
 def is_kept_hash(name, value) -> bool:
     """Whether an object keeps its own hash there: it differs with the seed of hashes."""
-    return type(name) is str and type(value) is int and KEPT_HASH.fullmatch(name) is not None
+    return type(value) is int and type(name) is str and KEPT_HASH.fullmatch(name) is not None
 
 
 def name_of_function(value) -> bytes:

@@ -82,8 +82,10 @@ class Template:
 
     def _is_other_order(self, entry: Entry) -> bool:
         """Whether a server imports the same packages in another order."""
-        here = [name for name in self.watch.imported if not is_stdlib(name[0])]
-        return [name for name in order_of([entry], self.watch.cuts) if name in set(here)] != here
+        own = order_of([entry], self.watch.cuts)
+        # Without what is imported for all servers, once they serve.
+        here = [name for name in self.watch.imported if not is_stdlib(name[0]) and name in set(own)]
+        return [name for name in own if name in set(here)] != here
 
     def lacks(self, entry: Entry) -> bool:
         """Whether a server imports other packages that are not there yet."""
