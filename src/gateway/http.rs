@@ -62,7 +62,7 @@ use super::{
 use crate::{
     cancel::CancellationToken,
     config::GatewayConfig,
-    http::serve::{Peer, RequestPlace, answer, unless_get},
+    http::serve::{RequestPlace, answer, unless_get},
     large::WhoseWork,
     metrics::metrics_page,
     tool::ServerName,
@@ -256,7 +256,7 @@ impl HttpState {
 
     async fn for_caller(&self, request: Request<Incoming>) -> Answer {
         let path = self.endpoint_path(request.uri());
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = request.extensions().get::<RequestPlace>().map(|place| place.peer);
         let caller = match self.access.caller((request.uri(), request.headers()), peer, &path).await {
             Ok(caller) => caller,
             Err(refused) => return refused,

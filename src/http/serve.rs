@@ -245,7 +245,6 @@ async fn serve_connection<A>(
 {
     let service = service_fn(|mut request: Request<Incoming>| {
         let (refused, busy) = (refused(&request, hosts), place.begin());
-        request.extensions_mut().insert(place.peer);
         request.extensions_mut().insert(place.for_request());
         let answer = &answer;
         async move {
@@ -253,7 +252,8 @@ async fn serve_connection<A>(
             let Some(busy) = busy else { return std::future::pending().await };
             let answer = match refused {
                 Some(refused) => refused,
-                None => answer(request).await,
+                // Boxed: an idle connection keeps room for what it is not doing.
+                None => Box::pin(answer(request)).await,
             };
             Ok::<_, Infallible>(answer.map(|body| BusyBody { body, _busy: busy }))
         }

@@ -100,9 +100,12 @@ impl Session {
 
     /// The answer, and whether it says that the call has failed.
     async fn call_within_limits(&self, call: OutgoingCall<'_>) -> Result<(CallAnswer, bool)> {
-        match call.written {
-            None => self.permitted(call.tool, call.arguments).await?,
-            Some(request) => self.permitted_as_written(call.tool, request).await?,
+        if let Some(rules) = self.rules_of(call.tool) {
+            // Boxed: few tools have rules.
+            match call.written {
+                None => Box::pin(self.permitted(call.tool, call.arguments, rules)).await?,
+                Some(request) => Box::pin(self.permitted_as_written(call.tool, request, rules)).await?,
+            }
         }
         let action = self.call_action(call.tool);
         let _place =

@@ -22,13 +22,20 @@ enum Ruling {
     Unreadable(serde_json::Error),
 }
 
+/// The settings of a server, and the name of a tool on it.
+type Rules = (Arc<Settings>, String);
+
 impl Session {
     /// Whether the rules on arguments let the call pass.
     ///
     /// # Errors
     /// They do not, or that was not found out.
-    pub(super) async fn permitted(&self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
-        let Some((settings, own)) = self.rules_of(tool) else { return Ok(()) };
+    pub(super) async fn permitted(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        (settings, own): Rules,
+    ) -> Result<()> {
         let ruling = match is_large(arguments) {
             false => ruling(&settings.config.deny_args, &own, arguments),
             true => {
@@ -47,8 +54,8 @@ impl Session {
         &self,
         tool: &str,
         request: &ForwardedRequest<'_>,
+        (settings, own): Rules,
     ) -> Result<()> {
-        let Some((settings, own)) = self.rules_of(tool) else { return Ok(()) };
         let Some(written) = request.params.get("arguments") else { return Ok(()) };
         let ruling = match written.get().len() {
             0..=LARGE => read_and_ruling(&settings.config.deny_args, &own, written.get()),
@@ -62,7 +69,7 @@ impl Session {
     }
 
     /// The settings with rules for a tool, and its name on the server. `None`: there is no rule for it.
-    fn rules_of(&self, tool: &str) -> Option<(Arc<Settings>, String)> {
+    pub(super) fn rules_of(&self, tool: &str) -> Option<Rules> {
         let settings = self.settings();
         let own = settings.config.renames.own(tool).unwrap_or(tool);
         if !settings.config.deny_args.iter().any(|rule| rule.tool.is_match(own)) {

@@ -1,7 +1,8 @@
 //! The body of a request, which counts for who sends it before it is complete.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use futures_util::poll;
 use http_body_util::BodyExt as _;
 use hyper::{
     StatusCode,
@@ -85,10 +86,19 @@ impl HttpState {
         if body.size_hint().lower() > most as u64 {
             return Err(too_long());
         }
-        let reading = HeldBody::read(&mut body, most, &question.caller.budget);
-        question.set_open(true);
-        let read = timeout(self.config.read_timeout, reading).await;
-        question.set_open(false);
+        let read = {
+            let mut reading = pin!(HeldBody::read(&mut body, most, &question.caller.budget));
+            match poll!(reading.as_mut()) {
+                // Mostly it has come with the head.
+                Poll::Ready(read) => Ok(read),
+                Poll::Pending => {
+                    question.set_open(true);
+                    let read = timeout(self.config.read_timeout, reading).await;
+                    question.set_open(false);
+                    read
+                }
+            }
+        };
         match read {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyFault::TooLong)) => {

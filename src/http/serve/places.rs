@@ -204,7 +204,7 @@ impl Taken {
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
-    pub(super) peer: Peer,
+    peer: Peer,
     /// Another one has it now.
     pub(super) end: CancellationToken,
 }
@@ -212,7 +212,7 @@ pub(super) struct Place {
 impl Place {
     /// It, for who answers its requests.
     pub(super) fn for_request(&self) -> RequestPlace {
-        RequestPlace { places: self.places.clone(), number: self.number }
+        RequestPlace { places: self.places.clone(), number: self.number, peer: self.peer }
     }
 
     /// A request has come. `None`: the place has been given to another one before.
@@ -230,6 +230,7 @@ impl Place {
 pub(crate) struct RequestPlace {
     places: Arc<Places>,
     number: u64,
+    pub(crate) peer: Peer,
 }
 
 impl RequestPlace {
