@@ -19,7 +19,7 @@ use super::{
 };
 use crate::gateway::{Budget, BudgetFull, Held};
 
-/// Bytes that are not counted, and the least that is taken at once: the number of connections bounds them. So a client can cancel
+/// Bytes that are not counted, and the least that is taken at once of a body whose length is not told: the number of connections bounds them. So a client can cancel
 /// and end what it has while there is room for nothing more.
 const SHORT: usize = 16 << 10;
 /// How long the rest of a body that is refused is read and dropped: a client that goes on sending may not see the answer.
@@ -45,6 +45,8 @@ impl HeldBody {
     /// # Errors
     /// It is longer, breaks off, or is more than may be held.
     async fn read(body: &mut Incoming, most: usize, budget: &Arc<Budget>) -> Result<Self, BodyFault> {
+        let least =
+            body.size_hint().exact().map_or(SHORT, |all| usize::try_from(all).unwrap_or(SHORT).min(SHORT));
         let (mut text, mut held) = (Vec::new(), budget.nothing());
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| BodyFault::Broken)?;
@@ -55,7 +57,7 @@ impl HeldBody {
             }
             if length > text.capacity() {
                 // Room grows as that of every vector, up to what a body may have.
-                let room = length.max(2 * text.capacity()).max(SHORT).min(most);
+                let room = length.max(2 * text.capacity()).max(least).min(most);
                 if room > SHORT {
                     held.set(room).map_err(BodyFault::Full)?;
                 }
