@@ -226,9 +226,10 @@ async fn serve_stream<A>(
     match tls {
         None => serve_connection(stream, &place, (*limits, hosts), end, answer).await,
         Some(tls) => {
-            let shaking = place.end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream)));
+            let shaking =
+                Box::pin(place.end.run_until_cancelled(timeout(limits.head_timeout, tls.accept(stream))));
             if let Some(Some(Ok(Ok(stream)))) = end.run_until_cancelled(shaking).await {
-                serve_connection(stream, &place, (*limits, hosts), end, answer).await;
+                Box::pin(serve_connection(stream, &place, (*limits, hosts), end, answer)).await;
             }
         }
     }
