@@ -14,6 +14,7 @@ use toolcrib::CancellationToken;
 use toolcrib::cli_support::metrics::MetricsServer;
 use toolcrib::config::ConfigOverrides;
 use toolcrib::error::RemoteError;
+use toolcrib::manager::TemplateState;
 use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 pub(super) use self::by_hand::rows as news_rows;
@@ -24,6 +25,10 @@ use super::{
         ui::{Ui, exit_code},
     },
 };
+
+/// Time between two looks at the templates that are being made, and how long that may take.
+const TEMPLATE_LOOK: Duration = Duration::from_millis(20);
+const TEMPLATE_LIMIT: Duration = Duration::from_secs(120);
 
 /// What every command is given.
 pub(super) struct Context<'a> {
@@ -231,6 +236,25 @@ impl Context<'_> {
         };
         let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
         Manager::start_with(config, more(options)).await
+    }
+
+    /// Waits for the templates that are being made: the first one of each version is compared with ordinary imports, for later starts.
+    pub(super) async fn until_templates_are_made(&self, manager: &Manager) {
+        let is_making =
+            || manager.templates().iter().any(|template| template.state == TemplateState::Starting);
+        if !is_making() {
+            return;
+        }
+        self.ui.status(
+            "Comparing",
+            "what a template imports with ordinary imports: some seconds, once for each version of a package",
+        );
+        let made = async {
+            while is_making() {
+                tokio::time::sleep(TEMPLATE_LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(TEMPLATE_LIMIT, self.cancel.run_until_cancelled(made)).await;
     }
 
     /// The exit code of a command that did all it could: `code`, unless the lockfile kept a server from starting.

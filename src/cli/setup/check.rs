@@ -57,6 +57,7 @@ impl Check {
         let none_ready = manager.report().ready() == 0 && !manager.report().servers.is_empty();
         let incomplete = manager.report().ready() < manager.report().servers.len();
         let refused = manager.report().refused_by_lock().cloned();
+        context.until_templates_are_made(&manager).await;
         let report = context.stop(manager).await?;
         ui.torn_down(&report);
         let code = match (self.strict, incomplete, warnings.is_empty()) {

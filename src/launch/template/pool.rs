@@ -11,6 +11,8 @@ use super::{proof::Memory, python::Entry};
 
 /// What a fork takes until its server answers.
 const FORK: Duration = Duration::from_millis(100);
+/// How many times an ordinary start it takes about to compare what a template imports.
+const COMPARED: u32 = 5;
 /// The longest that a start waits for templates.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 /// A template that was not used for so long ends, if no server is expected.
@@ -256,7 +258,7 @@ impl<T> Slot<T> {
             }
             Stage::None if !wish.repeats && !others => Decision::Ordinary { start: false, why: Why::Alone },
             // Beside a few starts it would be the last one to be ready, for nobody.
-            Stage::None => self.begin(wish, wish.repeats),
+            Stage::None => self.begin(wish, wish.repeats || self.memory.proven.is_empty()),
         }
     }
 
@@ -280,8 +282,10 @@ impl<T> Slot<T> {
     /// How long it may wait for a template that was started so long ago. `None`: it is quicker by itself.
     fn wait(&self, wish: Wish<'_>, elapsed: Duration, is_stalled: bool) -> Option<Duration> {
         let takes = wish.takes?;
-        // A template imports what a server does, and nothing else. The first time it is compared with another import, and late.
-        let ready = self.memory.ready.unwrap_or(takes);
+        // A template imports what a server does, and nothing else. The first time it is compared with other imports.
+        let compared =
+            if self.memory.proven.is_empty() { takes.saturating_mul(COMPARED) } else { Duration::ZERO };
+        let ready = self.memory.ready.unwrap_or(takes) + compared;
         let crowd = wish.crowd.max(1);
         // It is late: who knows why. It may only be slow on busy cores, unless it does nothing.
         let bearable = if is_stalled { ready + ready / 4 } else { ready.saturating_mul(1 + crowd) };

@@ -16,6 +16,7 @@ use crate::{
     runs::spans::{Capture, table},
     support::{
         program::{Bench, code, err, out},
+        python::until_made,
         scrape::{get, metrics_address, value},
         wait_for,
     },
@@ -292,6 +293,8 @@ fn a_fork_that_crashes_or_hangs_is_followed_by_a_start() {
 fn a_daemon_shows_its_templates_and_counts_forks() {
     let crib = Crib::new(&config(&[]));
     furnish(crib.folder());
+    // The second one compares.
+    crib.ok(&["check"]);
     crib.ok(&["check"]);
     let (status, text, name) = (0..10)
         .find_map(|_| {
@@ -345,13 +348,13 @@ fn a_daemon_shows_its_templates_and_counts_forks() {
 async fn spans_of_templates_match_the_documentation() {
     let capture = Capture::default();
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.clone()));
-    let seen_event = |message: &str| {
+    let seen_event = |name: &str, text: &str| {
         let seen = capture.0.lock().unwrap();
         seen.0
             .iter()
             .filter(|span| span.name == "server.start")
             .flat_map(|span| &span.events)
-            .any(|event| event["message"] == message)
+            .any(|event| event.get(name).is_some_and(|found| found == text))
     };
     for fails in [false, true] {
         let bench = Bench::new(&config(&[]));
@@ -368,19 +371,21 @@ async fn spans_of_templates_match_the_documentation() {
             let manager = Manager::start(&config).await.unwrap();
             let rows = manager.report().servers.iter().map(|row| row.outcome.as_ref().unwrap());
             why.extend(rows.filter_map(|row| row.not_forked.clone()));
+            until_made(&manager).await;
+            // Now that it could not be made.
+            manager.restart("s0").await.unwrap();
+            why.extend(manager.templates().into_iter().filter_map(|template| template.reason));
             manager.shutdown().await;
-            let told =
-                if fails { why.iter().any(|why| why.contains("no, thanks")) } else { seen_event("forked") };
+            let told = match fails {
+                true => why.iter().any(|why| why.contains("no, thanks")),
+                false => seen_event("message", "forked") && seen_event("toolcrib.phase", "template"),
+            };
             if told {
                 break;
             }
         }
         assert!(why.iter().any(|why| why.contains("first start")), "{why:?}");
-        assert_eq!(
-            why.iter().any(|why| why.contains("its template failed: it has ended: no, thanks")),
-            fails,
-            "{why:?}"
-        );
+        assert_eq!(why.iter().any(|why| why.contains("it has ended: no, thanks")), fails, "{why:?}");
     }
     let seen = capture.0.lock().unwrap();
     let documented = table("Templates of Python servers");

@@ -10,10 +10,10 @@ use serde_json::Value;
 use toolcrib::{
     Config, Endpoint, Loan, Manager, ServerConfig, ServerName, StdioConfig,
     config::{Scope, TemplatePackages},
-    manager::Borrower,
+    manager::{Borrower, TemplateState},
 };
 
-use super::{Lab, is_running, say};
+use super::{Lab, is_running, say, within};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -146,4 +146,10 @@ fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits for the templates that are being made.
+pub(crate) async fn until_made(manager: &Manager) {
+    let is_making = || manager.templates().iter().any(|template| template.state == TemplateState::Starting);
+    within("the templates", || !is_making()).await;
 }

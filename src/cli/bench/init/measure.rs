@@ -111,6 +111,7 @@ impl<'a> Bench<'a> {
             let unproven =
                 |row: &ServerStart| row.outcome.as_ref().is_ok_and(|ready| ready.not_forked.is_some());
             let again = manager.report().servers.iter().any(unproven);
+            self.context.until_templates_are_made(&manager).await;
             self.context.stop(manager).await?;
             if !again {
                 break;

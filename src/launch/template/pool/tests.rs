@@ -26,7 +26,8 @@ fn words(slot: &Slot<()>, wish: Wish<'_>, now: Instant) -> String {
 }
 
 fn slot(expected: &[&str], ready: Option<u64>, now: Instant) -> Slot<()> {
-    let memory = Memory { ready: ready.map(Duration::from_millis), ..Memory::default() };
+    let memory =
+        Memory { ready: ready.map(Duration::from_millis), proven: "a".to_owned(), ..Memory::default() };
     let mut slot = Slot::new(memory, now);
     for identity in expected {
         slot.expect(identity, &entry(), now);
@@ -56,6 +57,21 @@ fn a_template_is_started_when_it_pays() {
         let mut slot = slot(expected, ready, now);
         slot.begins("a", now);
         assert_eq!(words(&slot, wish, now), decision, "{expected:?} {wish:?} {ready:?}");
+    }
+}
+
+#[test]
+fn only_a_crowd_waits_for_a_comparison() {
+    let now = Instant::now();
+    for (crowd, decision) in [
+        (1, "ordinary and start: it starts sooner than its template"),
+        (6, "ordinary and start: it starts sooner than its template"),
+        (12, "wait 10000 and start"),
+    ] {
+        let mut slot = slot(&["a", "b"], None, now);
+        slot.memory.proven.clear();
+        slot.begins("a", now);
+        assert_eq!(words(&slot, wish(false, 1200, crowd), now), decision, "{crowd}");
     }
 }
 

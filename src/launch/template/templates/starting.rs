@@ -35,6 +35,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// costs some 60 us.
 const LOOK: Duration = Duration::from_millis(10);
 const STALLED: u32 = 4;
+/// How long the first one leaves the cores to servers that start meanwhile.
+const QUIET: Duration = Duration::from_secs(5);
 /// How often it is started again without modules that it cannot import.
 const MAX_AVOIDING: usize = 6;
 /// Modules that one report may name.
@@ -95,6 +97,9 @@ impl Starting {
     pub(super) async fn run(self) {
         let mut avoid: BTreeSet<String> = self.state.slot().memory.avoid.iter().cloned().collect();
         let mut attempt = 0;
+        if self.memory().proven.is_empty() {
+            self.until_quiet().await;
+        }
         let (template, said, took) = loop {
             let began = Instant::now();
             let action = trace::template_start(&self.key);
@@ -146,6 +151,22 @@ impl Starting {
         self.state.changed.notify_waiters();
         self.remember(memory).await;
         self.watch(&template).await;
+    }
+
+    /// Until no server starts, or some wait for this: the comparison would delay them all.
+    async fn until_quiet(&self) {
+        let ends = Instant::now() + QUIET;
+        loop {
+            let is_busy = {
+                let slot = self.state.slot();
+                slot.under_way > 0 && slot.waiting == 0
+            };
+            if !is_busy || Instant::now() >= ends {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        self.state.slot().stage = Stage::Starting { since: Instant::now(), is_stalled: false };
     }
 
     fn memory(&self) -> Memory {

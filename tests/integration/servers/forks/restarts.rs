@@ -7,7 +7,7 @@ use toolcrib::{Manager, ServerConfig, config::Scope, manager::Borrower};
 
 use super::script_server;
 use crate::support::{
-    python::{PythonLab, ask},
+    python::{PythonLab, ask, until_made},
     signal, within,
 };
 
@@ -78,6 +78,10 @@ async fn a_first_wave_of_loans_waits_for_the_template() {
     furnish(&lab);
     let server = script_server(&lab, "own", SLOW);
     lab.manager([server.clone()]).await.shutdown().await;
+    let before = lab.manager([server.clone()]).await;
+    ask(&before.lend(Borrower::Task), "tell").await;
+    until_made(&before).await;
+    before.shutdown().await;
     let manager = lab.manager([server]).await;
     let count = 8 * std::thread::available_parallelism().map_or(1, usize::from);
     let loans: Vec<_> = (0..count).map(|_| manager.lend(Borrower::Task)).collect();
