@@ -107,7 +107,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Does work on so many bytes: at once if these are few, and else at the turn of who asks.
+    /// Does work on a message of so many bytes: at once if it is short, otherwise when it is this owner's turn.
     ///
     /// # Errors
     /// Too much waits.

@@ -39,6 +39,7 @@ def dump(*_):
 
 signal.signal(signal.SIGUSR2, dump)
 """
+ORDINARY = 6  # Starts with a seed of their own: a value that is drawn from two is the same in all of them once in 32 times.
 # What every two processes differ in, or what the template itself uses.
 STATE_OF_EACH = ("changed its place among processes",)
 
@@ -64,35 +65,32 @@ def told_by(pid, stdin, stdout, folder):
     return {**told, "tools": json.dumps(tools, sort_keys=True)}
 
 
-def compare(ordinary, seeded, fork, other):
+def compare(ordinary, seeded, forks):
     """The differences in words, and how many constants were compared, how many differ at each start, and how many by the seed of hashes or
     the layout of memory."""
-    first, second = ordinary
+    first, fork = ordinary[0], forks[0]
     found, equal, differ, by_seed = [], 0, 0, 0
     if fork["tools"] != first["tools"]:
         found.append("other tools")
     for name in sorted({*first["modules"], *fork["modules"]}):
         if name not in fork["modules"] or name not in first["modules"]:
-            if (name in first["modules"]) == (name in second["modules"]):
+            if all((name in told["modules"]) == (name in first["modules"]) for told in ordinary):
                 found.append(f"{name} is only in {'the ordinary start' if name in first['modules'] else 'the fork'}")
             continue
-        values = [told["modules"].get(name, {}) for told in (first, second, fork, other)]
-        for key in sorted({*values[0], *values[2]}):
-            one, two, three, four = (value.get(key) for value in values)
-            same, again, *others = (told["modules"].get(name, {}).get(key) for told in seeded)
-            if same == again is not None and {one, two, same, *others} != {one}:
+        for key in sorted({*first["modules"][name], *fork["modules"][name]}):
+            own, fixed, forked = ([told["modules"].get(name, {}).get(key) for told in starts] for starts in (ordinary, seeded, forks))
+            if fixed[0] == fixed[1] is not None and {*own, *fixed} != {fixed[0]}:
                 by_seed += 1
-            elif one == two:
+            elif len({*own}) == 1:
                 equal += 1
-                # Some are drawn from two or three values: what any ordinary start has is none of a fork's alone.
-                if not {three, four} <= {one, same, again, *others}:
+                if {*forked} != {*own}:
                     found.append(f"{name}.{key} is another one")
             else:
                 differ += 1
-                if three == four and three not in (one, two):  # One of the ordinary starts may lack it.
+                if forked[0] == forked[1] not in own:  # What is drawn from a few values may be the same.
                     found.append(f"{name}.{key} is the same in both forks")
     for key, value in first["state"].items():
-        if key not in STATE_OF_EACH and second["state"][key] == value != fork["state"][key]:
+        if key not in STATE_OF_EACH and {told["state"][key] for told in ordinary} == {value} != {fork["state"][key]}:
             found.append(f"the fork has {key}: {fork['state'][key][:200]} in place of {value[:200]}")
     return found, equal, differ, by_seed
 
@@ -114,9 +112,9 @@ def check(folder, package, words):
     entry = ["module", words[2]] if words[0] == "python" else ["script", str(environment / "bin" / words[0])]
     command = [python, *words[1:]] if words[0] == "python" else [python, entry[1], *words[1:]]
     told = []
-    for number, seed in enumerate(({}, {}, *({"PYTHONHASHSEED": number} for number in "11234"))):
+    for number, seed in enumerate([{}] * ORDINARY + [{"PYTHONHASHSEED": number} for number in "11234"]):
         # Two of them also with the same layout of memory: some sets are in the order of addresses, and forks have those of their template.
-        fixed = ["setarch", "-R"] if number in (2, 3) else []
+        fixed = ["setarch", "-R"] if number in (ORDINARY, ORDINARY + 1) else []
         process = normal_start([*fixed, *command], {**server_env, **seed}, str(state))
         try:
             told.append(told_by(process.pid, process.stdin.fileno(), process.stdout.fileno(), state))
@@ -139,11 +137,10 @@ def check(folder, package, words):
                 os.close(file)
     finally:
         template.end()
-    *seeded, fork, other = told[2:]
-    found, equal, differ, by_seed = compare(told[:2], seeded, fork, other)
+    found, equal, differ, by_seed = compare(told[:ORDINARY], told[ORDINARY:-2], told[-2:])
     if not equal:
         found.append("nothing was compared")
-    count = len(fork["modules"])
+    count = len(told[-1]["modules"])
     left_out = ", ".join(sorted(name for name in ready["skipped"]))
     about = f"{ready['modules']} of the template; {count} modules, {equal} constants equal"
     about += f", {differ} other ones at each start, {by_seed} by the seed of hashes or the layout of memory"

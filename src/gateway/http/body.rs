@@ -19,8 +19,8 @@ use super::{
 };
 use crate::gateway::{Budget, BudgetFull, Held};
 
-/// Bytes that are not counted, and the least that is taken at once of a body whose length is not told: the number of connections bounds them. So a client can cancel
-/// and end what it has while there is room for nothing more.
+/// Bytes of a body that the budget does not count, as the number of connections bounds them: a client can always cancel and end what it
+/// has. A body that does not tell its length gets this much room first.
 const SHORT: usize = 16 << 10;
 /// How long the rest of a body that is refused is read and dropped: a client that goes on sending may not see the answer.
 const DRAIN: Duration = Duration::from_secs(1);

@@ -387,15 +387,15 @@ def put_back_in(holder, kept: "dict[int, object]") -> None:
         fields = getattr(holder, "__dict__", None)
         if type(fields) is dict:
             put_back_in(fields, kept)
-        for _, member, value in slots_of(holder):
+        for _, member, value in slots_of(holder, slots_of_class(type(holder))):
             if id(value) in kept:
                 member.__set__(holder, kept[id(value)])
 
 
-def slots_of(holder, slots: "list[tuple[str, object]] | None" = None) -> "list[tuple[str, object, object]]":
-    """What an object keeps in the `__slots__` of its classes: names, the slots, and their values."""
+def slots_of(holder, slots: "list[tuple[str, object]]") -> "list[tuple[str, object, object]]":
+    """What an object keeps in these slots of its classes: names, the slots, and their values."""
     found = []
-    for name, member in slots_of_class(type(holder)) if slots is None else slots:
+    for name, member in slots:
         try:
             found.append((name, member, member.__get__(holder)))
         except AttributeError:

@@ -169,16 +169,16 @@ class Members:
         return b"{" + b",".join(sorted(pairs)) + b"}"
 
     def _is_of_another(self, value) -> bool:
-        """Whether a function is a name of a module of another package, or of Python."""
+        """Whether a function is a name of a module of another package, or of Python: it is told with its own module."""
         module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-        names = vars(sys.modules[module]) if type(module) is type(name) is str and module in sys.modules else {}
+        names = getattr(sys.modules.get(module), "__dict__", {}) if type(module) is type(name) is str else {}
         return names.get(name) is value and module.split(".")[0] != self.package
 
     def _function(self, value, depth: int) -> bytes:
         if value.__globals__ is globals():
             return b"stand-in"  # It could not be put back, and is nowhere else.
-        if value.__globals__.get(value.__name__) is value and (value.__globals__.get("__name__") or "").split(".")[0] != self.package:
-            return name_of_function(value)  # It is told with its own module.
+        if self._is_of_another(value):
+            return name_of_function(value)
         cells = []
         for cell in value.__closure__ or ():
             try:
@@ -209,7 +209,7 @@ class Members:
             return name + self._table({key: part for key, part in vars(value).items() if key not in ("manager", "parent", "_cache")}, depth)
         is_cached = place == ("functools", "_lru_cache_wrapper")
         if is_cached and self._is_of_another(value):
-            return name_of_function(value)  # Its cache is told with its own module: here it is only called.
+            return name_of_function(value)
         told = self._fields(value, depth)
         if (not told or is_cached) and gc.is_tracked(value):
             told += b",".join(sorted([self._tell(part, depth) for part in gc.get_referents(value) if not isinstance(part, type)]))
@@ -227,7 +227,7 @@ class Members:
         kind = type(value)
         if kind not in self.slots:
             self.slots[kind] = slots_of_class(kind)
-        for name, _, part in slots_of(value, self.slots[kind]) if self.slots[kind] else ():
+        for name, _, part in slots_of(value, self.slots[kind]):
             if self._is_compared(name) and not is_kept_hash(name, part):
                 told.append(name.encode() + b"=" + self._tell(part, depth))
         return b"".join(told)
