@@ -56,11 +56,12 @@ fn who_does_not_read_is_disconnected() {
     let session = gate.session("/mcp", "2025-11-25");
     let headers = [&JSON[..], &[("Mcp-Session-Id", &*session)]].concat();
     let mut silent = gate.connect();
+    assert_eq!(silent.ask("GET /healthz", &[], "").status, 200);
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", gate.child.id())).unwrap().count();
+    let before = descriptors();
     for id in 0..20 {
         silent.send("POST /mcp", &headers, &call(id, "fix__big", &json!({"bytes": 900_000})).to_string());
     }
-    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", gate.child.id())).unwrap().count();
-    let before = descriptors();
     wait_for("the end of the connection", || descriptors() < before);
     let mut rest = Vec::new();
     let _ = silent.stream.read_to_end(&mut rest);
