@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Lab,
-    program::{Bench, code, err, out},
+    program::{Bench, code, err, kept_in, out},
     signal, wait_for,
 };
 
@@ -457,8 +457,7 @@ fn top_needs_a_terminal_and_restores_it() {
         }
         let mut terminal = Command::new("sh");
         terminal.args(["-c", &feed]).env("SCRIPT", script).env("TERM", "xterm");
-        let output = terminal
-            .current_dir(crib.bench.0.path())
+        let output = kept_in(crib.bench.0.path(), &mut terminal)
             .env("XDG_RUNTIME_DIR", crib.run_folder())
             .output()
             .unwrap();

@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
     time::Duration,
@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{signal, wait_for};
+use crate::support::{program::program_in, signal, wait_for};
 
 const FIXTURE: &str = crate::support::FIXTURE;
 
@@ -43,11 +43,8 @@ impl Up {
         write(folder.path(), "servers.toml", config);
         write(folder.path(), "server.sh", &script(""));
         write(folder.path(), "my.env", "A=1\n");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_toolcrib"))
+        let mut child = program_in(folder.path())
             .args(["--json", "up", "--watch"])
-            .current_dir(folder.path())
-            .env("XDG_CACHE_HOME", folder.path().join("cache"))
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -179,10 +176,10 @@ fn an_edit_starts_a_failed_server() {
 
 #[test]
 fn a_server_that_edits_its_own_file_restarts_slowly() {
-    let config = "[servers.one]\ncommand = \"sh\"\nargs = [\"server.sh\"]\nwatch = [\"state/*.json\"]\n";
+    let config = "[servers.one]\ncommand = \"sh\"\nargs = [\"server.sh\"]\nwatch = [\"own/*.json\"]\n";
     let up = Up::new(config);
-    std::fs::create_dir(up.folder.path().join("state")).unwrap();
-    up.edit("server.sh", &format!("date > state/own.json\n{}", script("")));
+    std::fs::create_dir(up.folder.path().join("own")).unwrap();
+    up.edit("server.sh", &format!("date > own/own.json\n{}", script("")));
     while up.until("changed", "one")["wait_ms"] == 0.0 {}
     up.end();
 }

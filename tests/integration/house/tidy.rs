@@ -211,3 +211,13 @@ fn tests_named_in_security_md_exist() {
         quoted.into_iter().filter(|test| !test.split("::").all(|part| known.contains(part))).collect();
     assert!(missing.is_empty(), "{missing:#?}");
 }
+
+/// A program that a test starts with the folders of this machine's user writes there what it was allowed to start.
+#[test]
+fn tests_start_the_program_in_a_folder_of_its_own() {
+    let start = ["Command::new(env!(\"CARGO_BIN_EXE_toolcrib", "\"))"].concat();
+    let starting =
+        sources("tests").into_iter().filter(|path| fs::read_to_string(path).unwrap().contains(&start));
+    let starting: Vec<PathBuf> = starting.filter(|path| !path.ends_with("support/program.rs")).collect();
+    assert!(starting.is_empty(), "use `support::program::program_in`: {starting:#?}");
+}

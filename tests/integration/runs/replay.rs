@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{Arc, Mutex},
 };
 
@@ -454,11 +454,7 @@ async fn a_killed_run_can_be_replayed_up_to_its_end() {
 fn a_replay_refuses_options_that_have_no_effect() {
     let bench = Bench::new("");
     for other in [&["--record"][..], &["--model", "m"], &["--base-url", "http://x/v1"], &["--locked"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_toolcrib"))
-            .args([&["run", "x", "--replay", "y"], other].concat())
-            .current_dir(bench.0.path())
-            .output()
-            .unwrap();
+        let output = bench.run(&[&["run", "x", "--replay", "y"], other].concat());
         assert!(code(&output) == 2 && err(&output).contains("cannot be used with"), "{}", err(&output));
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     daemon::Crib,
-    support::program::{Bench, Running, code, err, up},
+    support::program::{Bench, Running, code, err, kept_in, up},
     support::{FIXTURE, Lab, is_running, signal, wait_for},
 };
 
@@ -142,7 +142,7 @@ fn nohup_survives_the_end_of_the_terminal() {
             .args(["--default-signal=HUP", "sh", "-c", "trap '' \"$1\"; shift; exec \"$@\"", "sh", ignored])
             .arg(plain.get_program())
             .arg("up");
-        command.current_dir(bench.0.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        kept_in(bench.0.path(), &mut command).stdin(Stdio::null()).stdout(Stdio::null());
         let mut owner = Running::from(command.stderr(Stdio::piped()).spawn().unwrap());
         let mut text = String::new();
         let mut stderr = std::io::BufReader::new(owner.stderr.take().unwrap());

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     daemon::Crib,
-    support::program::{Bench, SECRET, code, err, out},
+    support::program::{Bench, SECRET, code, err, kept_in, out},
 };
 
 /// A server in which `$1` says at what it fails; every word of its own holds the secret.
@@ -353,13 +353,8 @@ fn control_characters_of_servers_reach_no_terminal() {
         ("--json tools", ""),
     ] {
         let mut command = Command::new("script");
-        command
-            .args(["-qec", &format!("{program} --color never {words}"), "/dev/null"])
-            .current_dir(bench.0.path());
-        command
-            .env("XDG_CACHE_HOME", bench.0.path().join("cache"))
-            .env("TOOLCRIB_LOG", log)
-            .stdin(Stdio::null());
+        command.args(["-qec", &format!("{program} --color never {words}"), "/dev/null"]);
+        kept_in(bench.0.path(), &mut command).env("TOOLCRIB_LOG", log).stdin(Stdio::null());
         let said = String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned();
         // What the terminal makes of line feeds, and what the moving line of a run needs.
         let plain = said.replace("\r\n", "\n").replace(['\r', '\n'], "");

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     ops::{Deref, DerefMut},
+    path::Path,
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
 
@@ -30,10 +31,8 @@ impl Bench {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
-        command.args(arguments).current_dir(self.0.path()).env("PLANTED_TOKEN", SECRET).stdin(Stdio::null());
-        command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
-        command.env("XDG_STATE_HOME", self.0.path().join("state"));
+        let mut command = program_in(self.0.path());
+        command.args(arguments).env("PLANTED_TOKEN", SECRET);
         command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
         command
     }
@@ -45,6 +44,20 @@ impl Bench {
     pub(crate) fn file(&self, name: &str, text: &str) {
         std::fs::write(self.0.path().join(name), text).unwrap();
     }
+}
+
+/// The program in `folder`, for tests that have no [`Bench`].
+pub(crate) fn program_in(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolcrib"));
+    kept_in(folder, &mut command).stdin(Stdio::null());
+    command
+}
+
+/// A command that starts the program in `folder`, directly or by a shell. What it keeps stays there: nothing is added to what the
+/// user of this machine has allowed.
+pub(crate) fn kept_in<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
+    command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_STATE_HOME", folder.join("state"));
+    command.current_dir(folder)
 }
 
 pub(crate) fn out(output: &Output) -> String {

@@ -27,7 +27,9 @@ impl Bench {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(LAB);
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
+        // What the lab starts keeps nothing among what the user of this machine has.
         command.env("XDG_CACHE_HOME", self.0.path().join("cache"));
+        command.env("XDG_STATE_HOME", self.0.path().join("state"));
         command
     }
 

@@ -1,16 +1,11 @@
 //! Results that are too long: cut, kept, named, and never held in memory.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, path::Path, process::Stdio, time::Duration};
 
 use serde_json::json;
 use toolcrib::{Config, Manager};
 
-use crate::support::{FIXTURE, Lab, call};
+use crate::support::{FIXTURE, Lab, call, program::program_in};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_result_is_cut_and_kept() {
@@ -48,14 +43,11 @@ async fn a_large_image_is_replaced_by_a_note() {
 fn peak_of_a_call(lab: &Lab, fault: &str) -> (u64, String) {
     let folder = lab.file(fault);
     fs::create_dir(&folder).unwrap();
-    let toolcrib = env!("CARGO_BIN_EXE_toolcrib");
     let server = format!("[servers.one]\ncommand = {FIXTURE:?}\nargs = ['chaos', '{fault}']");
     let config = format!("[defaults]\noutput_folder = 'outputs'\n{server}");
     fs::write(folder.join("servers.toml"), config).unwrap();
-    let child = Command::new(toolcrib)
+    let child = program_in(&folder)
         .args(["call", "one.echo", "text=x"])
-        .current_dir(&folder)
-        .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
