@@ -226,6 +226,9 @@ enum Command {
     /// Show what this machine supports (teardown, sandbox, budgets), and what prevents servers from starting.
     Doctor(Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
+    ///
+    /// A secret that the file has written out is copied as it is, with a warning: without it the server would not work. Put it into a
+    /// variable, and write ${VARIABLE} in its place.
     Import(Import),
     /// Write the entry for toolcrib into the configuration of an MCP client: Claude Desktop and Code, Cursor, VS Code, Codex,
     /// Zed, Windsurf, Gemini CLI and others. Without CLIENT it lists them, and which are on this machine.
