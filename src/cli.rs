@@ -213,7 +213,7 @@ enum Command {
     /// Forget the login at a remote server, and end its tokens where the authorization server can.
     Logout(Logout),
     /// Allow the configuration to be started for MCP clients (`connect`), as it is now: nobody looks at it then. It shows what the
-    /// configuration starts and asks, and starts nothing.
+    /// configuration starts and contacts; it starts and contacts nothing itself, and asks you nothing.
     ///
     /// Every other command that starts servers allows it as well: it shows what is new before it starts it. The configuration counts by
     /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a

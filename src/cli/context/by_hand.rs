@@ -60,7 +60,7 @@ fn show(ui: &Ui, file: &Path, look: &Look, unwritten: Option<&str>) {
         _ => ("First use", "first_use", format!("of {}", file.display())),
     };
     let starts = match known {
-        0 => "It starts or asks:".to_owned(),
+        0 => "It starts or contacts:".to_owned(),
         known if known == look.started.len() => "What it starts is as before.".to_owned(),
         known => format!("New in it ({known} as before):"),
     };

@@ -66,7 +66,10 @@ fn what_a_new_folder_starts_is_shown_once() {
     ));
     let first = bench.run(&["tools"]);
     let told = err(&first);
-    assert!(told.contains("First use of ") && told.contains("/servers.toml. It starts or asks:"), "{told}");
+    assert!(
+        told.contains("First use of ") && told.contains("/servers.toml. It starts or contacts:"),
+        "{told}"
+    );
     assert!(told.contains("-fakes \"\\u{1b}[2J\\nforged\" (with A_KEY=${PLANTED_TOKEN})"), "{told}");
     assert!(!told.contains('\u{1b}') && !out(&first).contains("First use"), "{told}");
     for arguments in [&["tools"][..], &["check"], &["call", "fix.echo", "text=x"]] {
@@ -208,7 +211,7 @@ fn a_secret_in_a_command_line_is_no_way_in() {
 fn a_file_does_not_hide_its_own_command_lines() {
     let bench = Bench::new(
         "[servers.telling]\ncommand = \"sh\"\nargs = [\"-c\", \"touch started; exit 1\", \"${A_TOKEN}\"]\n\
-         env = { A_KEY = \"touch started; exit 1\", B_KEY = \"It starts or asks\" }\n",
+         env = { A_KEY = \"touch started; exit 1\", B_KEY = \"It starts or contacts\" }\n",
     );
     let run = |arguments: &[&str]| bench.command(arguments).env("A_TOKEN", "hidden-1234").output().unwrap();
     for (arguments, told) in [(&["tools"][..], err as fn(&_) -> _), (&["trust"], out)] {
