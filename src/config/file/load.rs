@@ -438,8 +438,10 @@ fn discover(env: &Env) -> Result<PathBuf> {
     let help = match (foreign::files_in(env.folder()), above.find(|file| file.is_file())) {
         (files, _) if !files.is_empty() => foreign::help(&files[0]),
         (_, Some(file)) => format!("there is {}: name it with `--config`, or make its folder a git repository", file.display()),
-        _ => "write a servers.toml, such as [servers.time] with builtin = \"time\", or name a file: `--config FILE` on the \
-             command line, the variable TOOLCRIB_CONFIG, or the path of Config::load in a program"
+        _ => "write a servers.toml, such as these lines:\n\
+             [servers.files]\nbuiltin = \"files\"\nargs = [\".\"]\n\
+             or translate that of another program: toolcrib import FILE > servers.toml; or name a file: `--config FILE`, or the \
+             variable TOOLCRIB_CONFIG; `toolcrib demo` needs none"
             .to_owned(),
     };
     Err(ConfigError {
