@@ -87,6 +87,13 @@ impl OutcomeCounts {
     pub fn pass_rate(self) -> Option<PassRate> {
         PassRate::new(self.passed, self.passed + self.failed)
     }
+
+    /// What passed among all that ended, 0 to 1, where that differs from [`Self::pass_rate`] because tasks errored or were
+    /// cancelled. `None` also where answers were not scored.
+    pub fn pass_rate_of_all(self) -> Option<f64> {
+        let differs = self.errored + self.cancelled > 0 && self.unscored == 0;
+        self.pass_rate().filter(|_| differs).map(|_| self.passed as f64 / self.ended() as f64)
+    }
 }
 
 /// What a list says of a run.

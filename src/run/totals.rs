@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     llm::LlmStats,
+    report::OutcomeCounts,
     score::{PassRate, SampleCounts, SampleFigures},
     task::{ExtractionReport, Outcome, TaskReport, Timings, Usage, millis},
 };
@@ -91,6 +92,17 @@ impl Totals {
     /// What the samples of the tasks come to. `None` for a run of one sample of each task, and before one was judged.
     pub fn sample_figures(&self) -> Option<SampleFigures> {
         self.samples.as_ref().and_then(SampleCounts::figures)
+    }
+
+    /// How many of the tasks ended in which way.
+    pub fn counts(&self) -> OutcomeCounts {
+        OutcomeCounts {
+            passed: self.passed,
+            failed: self.failed,
+            errored: self.errored,
+            unscored: self.unscored,
+            cancelled: self.cancelled,
+        }
     }
 
     /// pass@1: the rate of right answers among those that were judged.

@@ -116,7 +116,10 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
             run.counts.passed.to_string(),
             run.counts.failed.to_string(),
             run.counts.errored.to_string(),
-            run.pass_rate.map_or_else(dash, |rate| format!("{:.1}%", 100.0 * rate.value)),
+            run.pass_rate.map_or_else(dash, |rate| {
+                let all = of_all(run).map_or_else(String::new, |words| format!(", {words}"));
+                format!("{:.1}%{all}", 100.0 * rate.value)
+            }),
             rounded_count(run.tokens),
             run.model.clone().unwrap_or_else(dash),
             run.settings(),
@@ -129,6 +132,11 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
         Ui::data(line);
     }
     Ok(())
+}
+
+/// As the summary of the run says it. Several samples of a task have rates of their own.
+fn of_all(run: &RunInfo) -> Option<String> {
+    summary::of_all(run.counts).filter(|_| run.samples == 1)
 }
 
 /// The time of work, and that of interruptions beside it.
@@ -177,7 +185,9 @@ fn show(dir: &Path, ui: &Ui) -> Result<(), Error> {
     if let Some(rate) = info.pass_rate {
         let [value, low, high] = [rate.value, rate.low, rate.high].map(|part| 100.0 * part);
         let judged = info.counts.passed + info.counts.failed;
-        let words = format!("{value:.1}% of {judged} judged (95% interval {low:.1} to {high:.1})");
+        let all =
+            of_all(&info).map_or_else(String::new, |words| format!(", {words} {}", info.counts.ended()));
+        let words = format!("{value:.1}% of {judged} judged (95% interval {low:.1} to {high:.1}){all}");
         rows.push(["pass rate".to_owned(), words]);
     }
     rows.extend(

@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use toolcrib::{
     cli_support::words as in_words,
+    report::OutcomeCounts,
     run::{JudgeTotals, RateOfK, RunSummary, SampleFigures, Totals},
     run_files::RunEnd,
     task::{ExtractionReport, Timings},
@@ -17,15 +18,16 @@ fn rate(totals: &Totals) -> Option<String> {
         // It has lines of its own.
         return None;
     }
-    let judged = totals.passed + totals.failed;
-    let percent = |of: usize| 100.0 * totals.passed as f64 / of as f64;
-    let words = format!("{:.1}% of {judged} judged", percent(judged));
-    match judged {
-        0 => None,
-        _ if totals.tasks == 1 => None,
-        _ if totals.errored + totals.cancelled == 0 || totals.unscored > 0 => Some(words),
-        _ => Some(format!("{words}, {:.1}% of all {}", percent(totals.tasks), totals.tasks)),
-    }
+    let counts = totals.counts();
+    let rate = counts.pass_rate().filter(|_| totals.tasks != 1)?;
+    let judged = counts.passed + counts.failed;
+    let all = of_all(counts).map_or_else(String::new, |words| format!(", {words} {}", totals.tasks));
+    Some(format!("{:.1}% of {judged} judged{all}", 100.0 * rate.value))
+}
+
+/// Which part passed of all tasks, where that is another one than of those that were judged.
+pub(super) fn of_all(counts: OutcomeCounts) -> Option<String> {
+    counts.pass_rate_of_all().map(|rate| format!("{:.1}% of all", 100.0 * rate))
 }
 
 /// Model requests that were repeated, why, and how long that was waited for; nothing where there were none.

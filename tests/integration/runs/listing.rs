@@ -40,7 +40,9 @@ fn runs_are_listed_shown_and_removed() {
     let empty = bench.run(&["runs"]);
     assert!(code(&empty) == 0 && err(&empty).contains("there is no run in runs"), "{}", err(&empty));
     for _ in 0..2 {
-        assert_eq!(code(&bench.run(&["run", "tasks.jsonl"])), 101);
+        let run = bench.run(&["run", "tasks.jsonl"]);
+        assert_eq!(code(&run), 101);
+        assert!(err(&run).contains("50.0% of 2 judged, 33.3% of all 3"), "{}", err(&run));
     }
     let runs = list(&bench);
     assert_eq!(runs.len(), 2);
@@ -50,13 +52,16 @@ fn runs_are_listed_shown_and_removed() {
     let id = first["run"].as_str().unwrap();
     let table = out(&bench.run(&["runs", "ls"]));
     assert!(table.starts_with("RUN   STATE     STARTED") && table.lines().count() == 3, "{table}");
-    assert!(table.contains(&format!("{id}  finished")) && table.contains("50.0%"), "{table}");
+    assert!(
+        table.contains(&format!("{id}  finished")) && table.contains("  50.0%, 33.3% of all  "),
+        "{table}"
+    );
 
     let shown = bench.run(&["runs", "show", id]);
     let text = out(&shown);
     for part in [
         "3: 1 passed, 1 failed, 1 errored",
-        "50.0% of 2 judged (95% interval 9.5 to 90.5)",
+        "50.0% of 2 judged (95% interval 9.5 to 90.5), 33.3% of all 3",
         "1 wrong_answer",
         "FAIL   wrong",
         "answer \"2\"  expected \"3\"",
