@@ -37,9 +37,9 @@ pub struct ComparedTask {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TaskChange {
-    /// It did well before, and failed or errored after.
+    /// It passed before, or had an answer that was not scored, and failed or errored after.
     Regressed,
-    /// It failed or errored before, and did well after.
+    /// It failed or errored before, and passed after.
     Fixed,
     /// It ended in another way, neither of the above.
     Changed,
@@ -324,10 +324,12 @@ fn change(before: Option<&ComparedTask>, after: Option<&ComparedTask>) -> TaskCh
     };
     let bad = |task: &ComparedTask| matches!(task.status.as_str(), "failed" | "errored");
     let good = |task: &ComparedTask| matches!(task.status.as_str(), "passed" | "unscored");
+    // Whether an answer that nothing scored is right, nobody knows.
+    let passed = |task: &ComparedTask| task.status == "passed";
     match () {
         () if before.status == after.status => TaskChange::Same,
         () if good(before) && bad(after) => TaskChange::Regressed,
-        () if bad(before) && good(after) => TaskChange::Fixed,
+        () if bad(before) && passed(after) => TaskChange::Fixed,
         () => TaskChange::Changed,
     }
 }
@@ -440,6 +442,8 @@ mod tests {
                 ("y", 1, "errored"),
                 ("z", 1, "failed"),
                 ("w", 1, "passed"),
+                ("t", 1, "errored"),
+                ("u", 1, "unscored"),
             ],
         );
         let after = run(
@@ -450,6 +454,8 @@ mod tests {
                 ("y", 1, "failed"),
                 ("z", 1, "failed"),
                 ("v", 1, "passed"),
+                ("t", 1, "unscored"),
+                ("u", 1, "errored"),
             ],
         );
         let comparison = RunComparison::read(&before, &after).unwrap();
@@ -457,8 +463,10 @@ mod tests {
             comparison.tasks.iter().map(|pair| (pair.task.as_str(), pair.sample, pair.change)).collect();
         let wanted = [
             ("x", 1, TaskChange::Regressed),
+            ("u", 1, TaskChange::Regressed),
             ("x", 2, TaskChange::Fixed),
             ("y", 1, TaskChange::Changed),
+            ("t", 1, TaskChange::Changed),
             ("w", 1, TaskChange::OnlyBefore),
             ("v", 1, TaskChange::OnlyAfter),
             ("z", 1, TaskChange::Same),
@@ -469,6 +477,6 @@ mod tests {
         assert!((p_value - 1.0).abs() < 1e-12);
         let document = comparison.document();
         assert_eq!(document["transitions"]["errored -> failed"], 1);
-        assert_eq!(document["tasks_in_both"]["tokens"]["before"], 20.0);
+        assert_eq!(document["tasks_in_both"]["tokens"]["before"], 30.0);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Diff {
     /// The second run [default: the latest run; if only one is named, that is RUN_A].
     #[arg(value_name = "RUN_B")]
     after: Option<String>,
-    /// Exit with 100 if a task that passed in RUN_A failed or errored in RUN_B.
+    /// Exit with 100 if a task that passed in RUN_A, or was not scored, failed or errored in RUN_B.
     #[arg(long)]
     fail_on_regression: bool,
     /// The folder of all runs.
