@@ -140,8 +140,9 @@ impl Search {
         variable: fn(&str) -> Option<String>,
     ) -> Result<Self, String> {
         let names = ENGINES.iter().map(|engine| engine.name).collect::<Vec<_>>().join(", ");
-        let (name, args) =
-            args.split_first().ok_or_else(|| format!("name a search engine, one of {names}"))?;
+        let (name, args) = args.split_first().ok_or_else(|| {
+            format!("name a search engine, such as `args = [\"wikipedia\"]`; there are {names}")
+        })?;
         let engine = ENGINES
             .iter()
             .copied()

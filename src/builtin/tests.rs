@@ -159,7 +159,7 @@ fn builtin_names_and_arguments_are_checked() {
     assert!(refused("calc", &["x"]).contains("takes no argument `x`"));
     assert!(refused("files", &["no/such"]).contains("cannot open the folder"));
     for (args, message) in [
-        (&[][..], "name a search engine, one of serper, searxng, "),
+        (&[][..], "name a search engine, such as `args = [\"wikipedia\"]`; there are serper, searxng, "),
         (&["bing"], "there is no search engine `bing`"),
         (&["serper"], "serper needs a key: give it as key=${SERPER_API_KEY}"),
         (&["serper", "key="], "the setting `key` is empty"),
