@@ -25,6 +25,7 @@ use super::terminal::ui::Ui;
 pub(super) enum Ended {
     Interrupt,
     Terminate,
+    Hangup,
 }
 
 impl Ended {
@@ -35,7 +36,16 @@ impl Ended {
     fn number(self) -> u8 {
         match self {
             Self::Interrupt => 130,
-            Self::Terminate => 143,
+            Self::Terminate | Self::Hangup => 143,
+        }
+    }
+
+    /// What came, and what a second one does.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Interrupt => "(a second Ctrl-C kills everything at once)",
+            Self::Terminate => "after SIGTERM (a second signal kills everything at once)",
+            Self::Hangup => "after SIGHUP (a second signal kills everything at once)",
         }
     }
 }
@@ -54,7 +64,7 @@ pub(super) async fn until_killed<T>(
         first = incoming.next() => first,
     };
     cancel.cancel();
-    ui.status("Stopping", "(a second Ctrl-C kills everything at once)");
+    ui.status("Stopping", first.words());
     loop {
         signals.taken();
         tokio::select! {
@@ -81,7 +91,7 @@ impl Incoming {
         Self([
             (Ended::Interrupt, listen(SignalKind::interrupt())),
             (Ended::Terminate, listen(SignalKind::terminate())),
-            (Ended::Terminate, hangup),
+            (Ended::Hangup, hangup),
         ])
     }
 

@@ -17,7 +17,7 @@ use toolcrib::{
 
 use crate::cli::{
     context::Context,
-    terminal::ui::{Ui, at_least_one, micros},
+    terminal::ui::{Ui, at_least_one, counted, micros},
 };
 
 /// Calls before the clock starts.
@@ -90,6 +90,7 @@ impl Call {
         let cancel = context.cancel.clone();
         let threads = self.threads.get();
         let load = Load { calls: self.calls.get(), in_flight: self.in_flight };
+        let ui = context.ui.clone();
         // A runtime of its own: what is measured is not to share a thread with the rest of this command.
         let measuring = tokio::task::spawn_blocking(move || {
             let runtime = match threads {
@@ -97,7 +98,7 @@ impl Call {
                 _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
             }?;
             runtime.block_on(async {
-                let rows = cancel.run_until_cancelled(measure(&target, &load)).await;
+                let rows = cancel.run_until_cancelled(measure(&target, &load, &ui)).await;
                 rows.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))
             })
         });
@@ -132,9 +133,9 @@ impl Call {
     }
 }
 
-async fn measure(target: &Target, load: &Load) -> anyhow::Result<Vec<LoadRow>> {
+async fn measure(target: &Target, load: &Load, ui: &Ui) -> anyhow::Result<Vec<LoadRow>> {
     let manager = Manager::start(&target.config).await?;
-    let outcome = measure_on(&manager.toolbox(), target, load).await;
+    let outcome = measure_on(&manager.toolbox(), target, load, ui).await;
     let survivors = manager.shutdown().await.survivors;
     if !survivors.is_empty() {
         return Err(toolcrib::Error::TeardownIncomplete { pids: survivors }.into());
@@ -142,7 +143,12 @@ async fn measure(target: &Target, load: &Load) -> anyhow::Result<Vec<LoadRow>> {
     outcome
 }
 
-async fn measure_on(toolbox: &Toolbox, target: &Target, load: &Load) -> anyhow::Result<Vec<LoadRow>> {
+async fn measure_on(
+    toolbox: &Toolbox,
+    target: &Target,
+    load: &Load,
+    ui: &Ui,
+) -> anyhow::Result<Vec<LoadRow>> {
     let entry = toolbox.catalog().find_path(&target.tool)?.clone();
     let caller = Caller { toolbox: toolbox.clone(), entry, arguments: Arc::new(target.arguments.clone()) };
     let first = toolbox.call_entry(&caller.entry, &caller.arguments, &CallOptions::default()).await?;
@@ -152,6 +158,7 @@ async fn measure_on(toolbox: &Toolbox, target: &Target, load: &Load) -> anyhow::
     call_many(&caller, WARM_UP.min(calls), 1).await?;
     let mut rows = Vec::new();
     for width in &load.in_flight {
+        ui.status("Measuring", format!("{}, {width} in flight", counted(calls, "call")));
         rows.push(LoadRow { bytes, ..call_many(&caller, calls, width.get()).await? });
     }
     Ok(rows)

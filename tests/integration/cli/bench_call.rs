@@ -26,6 +26,12 @@ fn bench_call_measures_a_configured_or_a_built_in_tool() {
         assert!(row["cpu_us_per_call"].as_f64().unwrap() > 0.0, "{row}");
     }
 
+    let shown = bench.run(&["bench", "call", "--calls", "20", "--in-flight", "1,2"]);
+    let said = err(&shown);
+    for line in ["Measuring 20 calls, 1 in flight", "Measuring 20 calls, 2 in flight"] {
+        assert!(code(&shown) == 0 && said.contains(line), "{said}");
+    }
+
     let refused = bench.run(&["bench", "call", "calc.evaluate", "--args", "{}", "--calls", "20"]);
     assert_eq!(code(&refused), 2, "{}", err(&refused));
     let unknown = bench.run(&["bench", "call", "clac.evaluate"]);

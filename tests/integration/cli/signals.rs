@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write as _,
+    io::{Read as _, Write as _},
     os::unix::{
         fs::{OpenOptionsExt as _, symlink},
         process::ExitStatusExt as _,
@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 
 use crate::support::{
-    program::{Bench, CALC_AND_SCRIPT, Running},
+    program::{Bench, CALC_AND_SCRIPT, Running, up},
     signal,
 };
 
@@ -178,5 +178,17 @@ fn an_env_file_is_a_file() {
         let told = crate::support::program::err(&done) + &crate::support::program::out(&done);
         assert!(told.contains("in/env is not a regular file"), "{target}: {told}");
         assert!(told.contains("at most 1 MiB"), "{target}: {told}");
+    }
+}
+
+#[test]
+fn the_signal_that_came_is_named() {
+    for (name, words) in [("TERM", "after SIGTERM (a second signal"), ("INT", "(a second Ctrl-C")] {
+        let bench = Bench::new("[servers.time]\nbuiltin = \"time\"\n");
+        let (child, mut stderr, _) = up(&bench);
+        signal(name, child.id());
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(said.contains(&format!("Stopping {words}")), "{said}");
     }
 }
