@@ -23,9 +23,10 @@ use crate::cli::{
     },
 };
 
-/// Carries out `run`, which `cancel` ends. `events` is where the events of its agents go, `-` for stdout.
+/// Carries out `run`, which `cancel` ends. So many of its servers are `borrowed` from a daemon. `events` is where the events of its agents go, `-` for stdout.
 pub(crate) async fn execute(
     run: Run,
+    borrowed: usize,
     events: Option<&Path>,
     options: &ProgressArgs,
     cancel: &CancellationToken,
@@ -59,7 +60,7 @@ pub(crate) async fn execute(
     if let Some(doubt) = open.doubt() {
         ui.warn(format!("{doubt}; choose a folder of your own with --out"));
     }
-    let servers = open.setup().config().servers.len();
+    let servers = open.setup().config().servers.len().saturating_sub(borrowed);
     match open.player() {
         Some(player) => {
             let text =
@@ -67,6 +68,7 @@ pub(crate) async fn execute(
             ui.status("Replaying", text);
         }
         None if open.tasks_ended() == Some(all) => {}
+        None if borrowed > 0 && servers == 0 => {}
         None => ui.status("Starting", counted(servers, "server")),
     }
     let (left, waves, at_once) = (open.tasks_left(), open.waves_left(), open.setup().jobs_at_once());

@@ -181,9 +181,10 @@ impl Run {
             }
             server.scope = scope.unwrap_or(server.scope);
         }
-        if let Some(file) = self.daemon_config.get() {
-            borrow_from_daemon(&mut config, file)?;
-        }
+        let borrowed = match self.daemon_config.get() {
+            Some(file) => borrow_from_daemon(&mut config, file)?,
+            None => 0,
+        };
         let question = !is_file(&self.tasks);
         let tasks: TaskSet = match question {
             true => vec![Task::question("question", self.tasks.as_str())].into(),
@@ -249,7 +250,8 @@ impl Run {
             run = if path == Path::new(IN_RUN) { run.record() } else { run.record_to(path) };
         }
         let summary =
-            Box::pin(execute(run, self.events.as_deref(), &self.progress, &cancel, context)).await?;
+            Box::pin(execute(run, borrowed, self.events.as_deref(), &self.progress, &cancel, context))
+                .await?;
         // The last event of a task has its answer.
         let answers = question
             && summary.totals.tasks == 1
@@ -306,9 +308,10 @@ fn known(config: &Config, name: &str) -> Result<(), Error> {
     Err(Error::input(format!("there is no client or strategy `{name}` in [llm]"), Some(help)))
 }
 
-/// Has each server that is a process spoken to through `toolcrib connect`, with the name and limits that it has here.
-fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
-    let own = std::env::current_exe()?;
+/// Has each server that is a process spoken to through `toolcrib connect`, with the name and limits that it has here. Says how many
+/// these are.
+fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<usize> {
+    let (own, mut borrowed) = (std::env::current_exe()?, 0);
     for (name, entry) in &mut config.servers {
         let Ok(server) = &mut entry.server else { continue };
         // The daemon knows no tasks.
@@ -319,9 +322,10 @@ fn borrow_from_daemon(config: &mut Config, file: &Path) -> anyhow::Result<()> {
             // It is this program: what it may know it knows.
             relay.env = Arc::new(std::env::vars().collect());
             server.endpoint = Endpoint::Stdio(relay);
+            borrowed += 1;
         }
     }
-    Ok(())
+    Ok(borrowed)
 }
 
 /// Whether the argument names tasks. A question is everything else; a file that is missing is not a question.

@@ -20,6 +20,8 @@ fn tasks_use_the_servers_of_the_daemon() {
     let kept = crib.status()["servers"][0]["pid"].to_string();
     assert_eq!(pid(&[]), kept);
     assert_eq!(pid(&[]), kept);
+    let said = err(&crib.run(&["run", "tasks.jsonl"]));
+    assert!(said.contains("the servers of the daemon") && !said.contains("Starting"), "{said}");
     assert_ne!(pid(&["--no-daemon"]), kept);
     assert_eq!(crib.status()["servers"][0]["pid"].to_string(), kept, "it stays");
     crib.ok(&["down"]);
