@@ -347,10 +347,15 @@ fn with_help(error: Error) -> Error {
         return error;
     }
     let mut told = RemoteError::from(&error);
+    // Not a cause: what to type.
+    let (meant, causes): (Vec<String>, Vec<String>) =
+        told.causes.into_iter().partition(|cause| cause.starts_with("did you mean "));
+    told.causes = causes;
     let schema = told.server.as_ref().map_or_else(String::new, |server| format!(" {server}"));
-    told.help = Some(format!(
+    let sent = format!(
         "nothing was sent; `toolcrib tools{schema} --schema` shows the schema, `--no-check` sends the arguments unchecked"
-    ));
+    );
+    told.help = Some(meant.into_iter().chain([sent]).collect::<Vec<_>>().join("\n"));
     Error::Remote(Box::new(told))
 }
 

@@ -356,7 +356,11 @@ fn misspelt_names_get_a_suggestion() {
         (&["tools", "clac"][..], 6, "did you mean `calc`?"),
         (&["tools", "nope"], 6, "there are: calc"),
         (&["call", "calc.nope"], 6, "toolcrib tools calc lists them"),
-        (&["call", "calc.evaluate", "expresion=1"], 2, "did you mean `expression` instead of `expresion`?"),
+        (
+            &["call", "calc.evaluate", "expresion=1"],
+            2,
+            "= help:  did you mean `expression` instead of `expresion`?\n",
+        ),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expresion` is unknown"),
         (&["call", "calc.evaluate", "expresion=1"], 2, "cause: `expression` is missing"),
         (&["bench", "init", "--runs", "0"], 2, "'0' for '--runs <N>': must be at least 1"),

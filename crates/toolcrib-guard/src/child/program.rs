@@ -25,8 +25,18 @@ pub fn program_path(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
         .find(|candidate| runnable(candidate))
         .ok_or_else(|| match path {
             "" => no_path_error(command),
-            path => not_found_error(command, &format!("it is in none of the folders of PATH ({path})")),
+            path => not_found_error(command, &format!("it is in none of the {} of PATH", folders(path))),
         })
+}
+
+/// The folders of a `PATH` in words: their number, and which the first ones are.
+fn folders(path: &str) -> String {
+    const NAMED: usize = 3;
+    let all: Vec<PathBuf> = std::env::split_paths(path).collect();
+    let first: Vec<String> = all.iter().take(NAMED).map(|folder| folder.display().to_string()).collect();
+    let number = if all.len() == 1 { "1 folder".to_owned() } else { format!("{} folders", all.len()) };
+    let rest = if all.len() > NAMED { ", ..." } else { "" };
+    format!("{number} ({}{rest})", first.join(", "))
 }
 
 /// Like [`program_path`], and checks that the program and the working directory exist.
@@ -180,6 +190,14 @@ mod tests {
             spec.set_env("PATH", "/nowhere");
             let error = program_path(&spec).unwrap_err();
             assert_eq!(error.kind, SpawnErrorKind::Other, "{}", error.what);
+            assert!(error.what.ends_with("in none of the 1 folder (/nowhere) of PATH"), "{}", error.what);
+            spec.set_env("PATH", "/a:/b:/c:/d");
+            let error = program_path(&spec).unwrap_err();
+            assert!(
+                error.what.ends_with("in none of the 4 folders (/a, /b, /c, ...) of PATH"),
+                "{}",
+                error.what
+            );
         }
     }
 }
