@@ -282,9 +282,10 @@ impl<T> Slot<T> {
     /// How long it may wait for a template that was started so long ago. `None`: it is quicker by itself.
     fn wait(&self, wish: Wish<'_>, elapsed: Duration, is_stalled: bool) -> Option<Duration> {
         let takes = wish.takes?;
-        // A template imports what a server does, and nothing else. The first time it is compared with other imports.
-        let compared =
-            if self.memory.proven.is_empty() { takes.saturating_mul(COMPARED) } else { Duration::ZERO };
+        // A template imports what a server does, and nothing else. The first time it is compared with other imports: all later
+        // starts of a server that starts again and again are quicker for it.
+        let is_compared = self.memory.proven.is_empty() && !wish.repeats;
+        let compared = takes.saturating_mul(if is_compared { COMPARED } else { 0 });
         let ready = self.memory.ready.unwrap_or(takes) + compared;
         let crowd = wish.crowd.max(1);
         // It is late: who knows why. It may only be slow on busy cores, unless it does nothing.

@@ -63,15 +63,17 @@ fn a_template_is_started_when_it_pays() {
 #[test]
 fn only_a_crowd_waits_for_a_comparison() {
     let now = Instant::now();
-    for (crowd, decision) in [
-        (1, "ordinary and start: it starts sooner than its template"),
-        (6, "ordinary and start: it starts sooner than its template"),
-        (12, "wait 10000 and start"),
+    for (repeats, crowd, decision) in [
+        (false, 1, "ordinary and start: it starts sooner than its template"),
+        (false, 6, "ordinary and start: it starts sooner than its template"),
+        (false, 12, "wait 10000 and start"),
+        (true, 1, "ordinary and start: it starts sooner than its template"),
+        (true, 2, "wait 2400 and start"),
     ] {
         let mut slot = slot(&["a", "b"], None, now);
         slot.memory.proven.clear();
         slot.begins("a", now);
-        assert_eq!(words(&slot, wish(false, 1200, crowd), now), decision, "{crowd}");
+        assert_eq!(words(&slot, wish(repeats, 1200, crowd), now), decision, "{repeats} {crowd}");
     }
 }
 
