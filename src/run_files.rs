@@ -12,6 +12,7 @@ mod event_tail;
 mod events;
 pub(crate) mod private;
 mod results;
+mod server_events;
 mod short_error;
 mod stderr;
 

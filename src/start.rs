@@ -13,8 +13,6 @@ mod history;
 mod install;
 mod package;
 mod plan;
-#[cfg(feature = "agents")]
-mod recorded;
 mod turns;
 mod wait;
 #[cfg(feature = "daemon")]

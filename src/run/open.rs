@@ -368,7 +368,7 @@ impl OpenRun {
         let observe = self.warnings.observing(move |event: ServerEvent| match event {
             ServerEvent::StartCancelled { report } => observer(RunEvent::StartCancelled(&report)),
             event => {
-                event.record(&files);
+                files.server_event(&event);
                 observer(RunEvent::Server(&event));
             }
         });
