@@ -31,6 +31,7 @@ mod delegate;
 mod final_answer;
 mod history;
 mod limits;
+mod observed_calls;
 mod planned;
 mod protocol;
 mod report_builder;
@@ -49,6 +50,7 @@ pub(crate) use self::budget::Budget;
 pub use self::budget::BudgetLimits;
 use history::History;
 use limits::{TaskEnd, TaskLimits};
+use observed_calls::ObservedCalls;
 use report_builder::ReportBuilder;
 use tool_set::ToolSet;
 use turn_loop::{TurnLoop, TurnState};
@@ -135,7 +137,7 @@ impl Agent {
     #[must_use]
     pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
         let llm = self.llm.as_ref().map(|llm| llm.observed_by(observer));
-        let toolbox = self.toolbox.observed_by(observer);
+        let toolbox = self.toolbox.observed_by(ObservedCalls::new(observer));
         Self { llm, toolbox, observer: Some(observer.clone()), ..self.clone() }
     }
 

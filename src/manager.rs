@@ -28,13 +28,12 @@
 //! ```
 
 mod apply;
+mod call_observer;
 mod config_warnings;
 mod loan;
 #[cfg(all(feature = "builtin", feature = "agents"))]
 mod page_model;
 mod pool;
-#[cfg_attr(not(feature = "agents"), path = "manager/recording_off.rs")]
-mod recording;
 #[cfg(feature = "serve")]
 mod running;
 mod server_handle;
@@ -52,6 +51,8 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
+#[cfg(feature = "agents")]
+pub(crate) use self::call_observer::CallObserver;
 pub(crate) use self::loan::Lender;
 #[cfg(feature = "serve")]
 pub(crate) use self::running::toolboxes;

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use super::{recording::ObservedCalls, server_handle::ServerHandle};
+use super::{call_observer::CallObserver, server_handle::ServerHandle};
 use crate::{
     catalog::{CatalogEntry, CheckThreads, ToolCatalog},
     config::Config,
@@ -24,7 +24,7 @@ use crate::{
 pub struct Toolbox {
     pub(super) shared: Arc<ToolboxState>,
     /// The observer of the agent that calls, if it has one.
-    pub(super) observed: Option<ObservedCalls>,
+    pub(super) observed: Option<Arc<dyn CallObserver>>,
 }
 
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl Toolbox {
     pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
         let wait = async { self.await_server(server).await.map(drop) };
         match &self.observed {
-            Some(observed) => observed.ready(server, wait).await,
+            Some(observed) => observed.ready(server, Box::pin(wait)).await,
             None => wait.await,
         }
     }
@@ -204,7 +204,7 @@ impl Toolbox {
     /// configuration changed.
     pub fn catalog(&self) -> Arc<ToolCatalog> {
         match &self.observed {
-            Some(observed) => observed.catalog(|| self.live_catalog()),
+            Some(observed) => observed.catalog(&|| self.live_catalog()),
             None => self.live_catalog(),
         }
     }

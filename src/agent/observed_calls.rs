@@ -5,22 +5,22 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::toolbox::Toolbox;
 use crate::{
     catalog::{CatalogEntry, ToolCatalog},
     config::ArgumentCheck,
     error::{Error, Result},
+    manager::CallObserver,
     recording::{RequestKind, TrafficObserver},
     tool::{ServerName, Tool, ToolResult},
 };
 
 /// The observer of an agent, and the tools that the agent had last.
-#[derive(Clone)]
 pub(super) struct ObservedCalls {
     observer: TrafficObserver,
-    seen: Arc<Mutex<SeenCatalog>>,
+    seen: Mutex<SeenCatalog>,
 }
 
 #[derive(Default)]
@@ -30,12 +30,13 @@ struct SeenCatalog {
 }
 
 impl ObservedCalls {
-    pub(super) fn new(observer: &TrafficObserver) -> Self {
-        Self { observer: observer.clone(), seen: Arc::default() }
+    pub(super) fn new(observer: &TrafficObserver) -> Arc<Self> {
+        Arc::new(Self { observer: observer.clone(), seen: Mutex::default() })
     }
+}
 
-    /// The tools that the agent sees now: `now` in the world, or those that were seen at this point.
-    pub(super) fn catalog(&self, now: impl FnOnce() -> Arc<ToolCatalog>) -> Arc<ToolCatalog> {
+impl CallObserver for ObservedCalls {
+    fn catalog(&self, now: &dyn Fn() -> Arc<ToolCatalog>) -> Arc<ToolCatalog> {
         if !self.observer.has_cassette() {
             return now();
         }
@@ -59,50 +60,46 @@ impl ObservedCalls {
         catalog
     }
 
-    /// The outcome of a tool call that `call` makes, or the recorded one.
-    pub(super) async fn call(
-        &self,
-        entry: &CatalogEntry,
-        arguments: &Map<String, Value>,
-        call: impl Future<Output = Result<ToolResult>>,
-    ) -> Result<ToolResult> {
-        let (server, tool) = (entry.server.as_str(), entry.tool.name.as_str());
-        let request = || json!({"server": server, "tool": tool, "arguments": arguments});
-        let called = (server, entry.tool.annotations.is_repeatable());
-        let mut exchange = self.observer.exchange(RequestKind::Tool, Some(called), request)?;
-        if let Some(outcome) = exchange.finished() {
-            self.observer.skip(RequestKind::Tool);
-            return outcome?;
-        }
-        let span = self.observer.call_started(server, tool, arguments);
-        let interrupted = exchange.must_not_run();
-        let outcome = exchange.perform(async {
-            match interrupted {
-                true => Err(Error::CallInterrupted { server: entry.server.clone(), tool: tool.to_owned() }),
-                false if self.observer.take_lost_state(server) => {
-                    call.await.map(|result| with_note(result, server))
-                }
-                false => call.await,
+    fn call<'a>(
+        &'a self,
+        entry: &'a CatalogEntry,
+        arguments: &'a Map<String, Value>,
+        call: BoxFuture<'a, Result<ToolResult>>,
+    ) -> BoxFuture<'a, Result<ToolResult>> {
+        Box::pin(async move {
+            let (server, tool) = (entry.server.as_str(), entry.tool.name.as_str());
+            let request = || json!({"server": server, "tool": tool, "arguments": arguments});
+            let called = (server, entry.tool.annotations.is_repeatable());
+            let mut exchange = self.observer.exchange(RequestKind::Tool, Some(called), request)?;
+            if let Some(outcome) = exchange.finished() {
+                self.observer.skip(RequestKind::Tool);
+                return outcome?;
             }
-        });
-        let outcome = outcome.await?;
-        span.call_ended(&outcome);
-        outcome
+            let span = self.observer.call_started(server, tool, arguments);
+            let interrupted = exchange.must_not_run();
+            let outcome = exchange.perform(async {
+                match interrupted {
+                    true => {
+                        Err(Error::CallInterrupted { server: entry.server.clone(), tool: tool.to_owned() })
+                    }
+                    false if self.observer.take_lost_state(server) => {
+                        call.await.map(|result| with_note(result, server))
+                    }
+                    false => call.await,
+                }
+            });
+            let outcome = outcome.await?;
+            span.call_ended(&outcome);
+            outcome
+        })
     }
 
-    /// The outcome of a wait for a server, or the recorded one.
-    pub(super) async fn ready(&self, server: &str, wait: impl Future<Output = Result<()>>) -> Result<()> {
-        let wait = async { wait.await.map(|()| ToolResult::default()) };
-        let request = || json!({"server": server});
-        self.observer.exchange(RequestKind::Server, None, request)?.perform(wait).await?.map(drop)
-    }
-}
-
-impl Toolbox {
-    /// The same tools with an observer of the agent that calls them.
-    #[must_use]
-    pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
-        Self { observed: Some(ObservedCalls::new(observer)), ..self.clone() }
+    fn ready<'a>(&'a self, server: &'a str, wait: BoxFuture<'a, Result<()>>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let wait = async { wait.await.map(|()| ToolResult::default()) };
+            let request = || json!({"server": server});
+            self.observer.exchange(RequestKind::Server, None, request)?.perform(wait).await?.map(drop)
+        })
     }
 }
 
