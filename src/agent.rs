@@ -32,6 +32,7 @@ mod final_answer;
 mod history;
 mod limits;
 mod observed_calls;
+mod observed_requests;
 mod planned;
 mod protocol;
 mod report_builder;
@@ -51,6 +52,7 @@ pub use self::budget::BudgetLimits;
 use history::History;
 use limits::{TaskEnd, TaskLimits};
 use observed_calls::ObservedCalls;
+pub(crate) use observed_requests::ObservedRequests;
 use report_builder::ReportBuilder;
 use tool_set::ToolSet;
 use turn_loop::{TurnLoop, TurnState};
@@ -136,7 +138,7 @@ impl Agent {
     /// The same agent with a listener for its requests to the model and the results of its tools.
     #[must_use]
     pub fn observed_by(&self, observer: &TrafficObserver) -> Self {
-        let llm = self.llm.as_ref().map(|llm| llm.observed_by(observer));
+        let llm = self.llm.as_ref().map(|llm| llm.observed_by(ObservedRequests::new(observer)));
         let toolbox = self.toolbox.observed_by(ObservedCalls::new(observer));
         Self { llm, toolbox, observer: Some(observer.clone()), ..self.clone() }
     }

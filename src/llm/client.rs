@@ -14,6 +14,7 @@ use super::{
     Attempt, ChatAnswer, ChatRequest, ChatTimings, LlmError,
     errors::fault::Fault,
     message::Thinking,
+    observer::RequestObserver,
     pipeline::{
         batch_queue::BatchQueue,
         cache::Cache,
@@ -32,7 +33,6 @@ use crate::{
     config::{BatchConfig, LlmConfig, TokenPrice},
     error::{Error, Result},
     http::{HostPool, HttpClients},
-    recording::TrafficObserver,
     retry::RetryPolicy,
 };
 
@@ -44,7 +44,7 @@ const LONGEST_SCRIPT: u64 = 64 << 20;
 #[derive(Clone)]
 pub struct LlmClient {
     pub(super) inner: Arc<ClientState>,
-    pub(super) observer: Option<TrafficObserver>,
+    pub(super) observer: Option<Arc<dyn RequestObserver>>,
     /// The label of a model that a cassette answers for, and whether it was a script.
     pub(super) replayed: Option<(Arc<str>, bool)>,
 }

@@ -11,7 +11,6 @@ pub(super) mod batch;
 pub(super) mod batch_queue;
 pub(super) mod cache;
 pub(super) mod gate;
-pub(super) mod observed;
 pub(super) mod router;
 pub(super) mod shutdown;
 mod traced;

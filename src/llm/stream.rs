@@ -10,14 +10,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, ToolCall,
+    Attempt, ChatAnswer, LlmErrorClass, ModelTrouble, RequestEvents, ToolCall,
     wire::{self, Decoded, NoAnswer, Parts},
 };
 use crate::{
     config::LlmApi,
-    duration::nanos,
     http::sse::{Event, Parser},
-    recording::{LiveEvent, Span},
     text::thoughts::{Opening, Part},
 };
 
@@ -64,7 +62,7 @@ pub(super) struct Observer<'a> {
     /// The caller.
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
     /// The observer of the agent, for which nothing is asked in another way.
-    span: Option<&'a Span>,
+    events: Option<&'a dyn RequestEvents>,
     /// What becomes of a request that others race with.
     log: Option<&'a Log<'a>>,
     /// Whether the observer gets pieces.
@@ -122,8 +120,11 @@ impl Drop for OnWire<'_> {
 }
 
 impl<'a> Observer<'a> {
-    pub(super) fn new(tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>, span: Option<&'a Span>) -> Self {
-        Self { told: AtomicBool::new(false), tell, span, log: None, pieces: true }
+    pub(super) fn new(
+        tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
+        events: Option<&'a dyn RequestEvents>,
+    ) -> Self {
+        Self { told: AtomicBool::new(false), tell, events, log: None, pieces: true }
     }
 
     /// For the attempts of one of several requests that race.
@@ -133,7 +134,7 @@ impl<'a> Observer<'a> {
 
     /// For one of several requests that race: their pieces are not passed to the observer.
     pub(super) fn racer<'b>(&'b self, log: &'b Log<'b>) -> Observer<'b> {
-        Observer { log: Some(log), span: self.span, pieces: false, ..Observer::default() }
+        Observer { log: Some(log), events: self.events, pieces: false, ..Observer::default() }
     }
 
     /// Logs an attempt as cancelled if what comes back is dropped before its end.
@@ -146,8 +147,8 @@ impl<'a> Observer<'a> {
         if let Some(tell) = self.tell {
             tell(delta);
         }
-        if let Some(span) = self.span.filter(|_| self.pieces) {
-            observe_piece(span, delta);
+        if let Some(events) = self.events.filter(|_| self.pieces) {
+            events.piece(delta);
         }
     }
 
@@ -164,21 +165,16 @@ impl<'a> Observer<'a> {
         if let Some(log) = self.log {
             log.add(attempt);
         }
-        if let Some(span) = self.span {
-            span.emit(|turn| LiveEvent::ModelAttemptFailed { turn, attempt: attempt.into() });
+        if let Some(events) = self.events {
+            events.failed(attempt);
         }
     }
 
     /// The request waits for an endpoint that answers no request.
     pub(super) fn held(&self, trouble: &ModelTrouble) {
         tracing::debug!(%trouble, "a model request waits");
-        if let Some(span) = self.span {
-            span.emit(|turn| LiveEvent::ModelHeld {
-                turn,
-                reason: trouble.reason,
-                message: trouble.message.clone(),
-                next_try_ns: trouble.next_try.map(nanos),
-            });
+        if let Some(events) = self.events {
+            events.held(trouble);
         }
     }
 
@@ -211,18 +207,6 @@ impl<'a> Observer<'a> {
             tell(Delta::Call { index, name: &call.name });
             tell(Delta::Arguments { index, text: &call.arguments });
         }
-    }
-}
-
-fn observe_piece(span: &Span, delta: Delta<'_>) {
-    match delta {
-        Delta::Text(text) => span.emit_piece(|turn| LiveEvent::Text { turn, text: text.to_owned() }),
-        Delta::Reasoning(text) => {
-            span.emit_piece(|turn| LiveEvent::Thinking { turn, text: text.to_owned() });
-        }
-        Delta::Restarted => span.emit_piece(|turn| LiveEvent::Restarted { turn }),
-        // The observer gets calls when they are complete.
-        Delta::Call { .. } | Delta::Arguments { .. } => {}
     }
 }
 

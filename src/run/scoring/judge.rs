@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 
 use crate::{
-    agent::Budget,
+    agent::{Budget, ObservedRequests},
     config::JudgeConfig,
     error::Error,
     llm::{ChatRequest, LlmClient, Message},
@@ -54,7 +54,7 @@ impl ModelJudge {
         let answer = report.answer.clone().unwrap_or_default();
         let mut messages = vec![Message::User(self.prompt(task, &answer))];
         let client = match observer {
-            Some(observer) => self.client.observed_by(&observer.judge()),
+            Some(observer) => self.client.observed_by(ObservedRequests::new(&observer.judge())),
             None => self.client.clone(),
         };
         let graded = self.ask(&client, &mut messages, &mut about, budget).await;
