@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::{
     duration::nanos,
+    error::{Attempt, LlmError, LlmErrorClass},
     llm::{
-        Attempt, ChatAnswer, ChatTimings, Delta, LlmError, LlmErrorClass, Message, ModelTrouble,
-        PendingRequest, RequestEvents, RequestObserver,
+        ChatAnswer, ChatTimings, Delta, Message, ModelTrouble, PendingRequest, RequestEvents, RequestObserver,
     },
     recording::{LiveError, LiveEvent, Recordable, RequestKind, Span, TrafficObserver},
 };

@@ -54,7 +54,7 @@ pub enum ToolMode {
 
 impl ToolMode {
     /// The word for it in OpenAI's formats, which the cache and cassettes use too.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Required => "required",
