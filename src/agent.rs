@@ -33,6 +33,7 @@ mod history;
 mod limits;
 mod observed_calls;
 mod observed_requests;
+mod page_model;
 mod planned;
 mod protocol;
 mod report_builder;

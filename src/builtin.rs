@@ -17,7 +17,6 @@ pub(crate) use self::calc::fuzz as fuzz_calc;
 
 use std::{path::Path, sync::Arc};
 
-use futures_util::future::BoxFuture;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     model::{
@@ -37,7 +36,7 @@ use crate::{
     config::{BUILTINS, HttpConfig},
     error::{Error, Result, nearest},
     http::HttpClients,
-    task::ExtractionReport,
+    task::PageExtractor,
 };
 
 /// For how long a list of tools is good: another one comes with another version only, and that is another program.
@@ -65,20 +64,6 @@ pub(crate) struct Site<'a> {
     /// Where a key is taken from that the arguments do not give: nowhere in a process that is shared, whose
     /// environment is not this server's.
     pub variable: fn(&str) -> Option<String>,
-}
-
-/// Answers questions about pages.
-pub(crate) trait PageExtractor: Send + Sync {
-    /// The answer, and what it took. The error says why there is none.
-    fn extract(&self, question: String, page: String) -> BoxFuture<'_, Result<Extracted, String>>;
-}
-
-/// An answer to a question about a page.
-pub(crate) struct Extracted {
-    pub answer: String,
-    /// Characters of the page that the model got.
-    pub chars: usize,
-    pub took: ExtractionReport,
 }
 
 /// What a tool gives: a value for structured content and text, or text alone.

@@ -28,7 +28,7 @@ mod workers;
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, builder::styling};
-use toolcrib::CancellationToken;
+use toolcrib::{CancellationToken, cli_support::metrics::Toolboxes};
 
 use self::{
     bench::Bench,
@@ -274,7 +274,14 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return ui.fail(&error),
     };
     let Arguments { config, profile, command, .. } = arguments;
-    let context = Context { config, profile, ui: &ui, cancel: CancellationToken::new(), metrics };
+    let context = Context {
+        config,
+        profile,
+        ui: &ui,
+        cancel: CancellationToken::new(),
+        metrics,
+        toolboxes: Toolboxes::default(),
+    };
     stdout::ends(&context.cancel);
     let outcome = command.run(&context);
     // Of an output that ended too early, other errors may be the consequence.

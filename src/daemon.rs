@@ -31,8 +31,6 @@
 mod answer;
 mod client;
 mod log;
-#[cfg(not(feature = "serve"))]
-mod metrics_off;
 mod peers;
 mod place;
 mod serve;

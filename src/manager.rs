@@ -31,15 +31,12 @@ mod apply;
 mod call_observer;
 mod config_warnings;
 mod loan;
-#[cfg(all(feature = "builtin", feature = "agents"))]
-mod page_model;
 mod pool;
-#[cfg(feature = "serve")]
-mod running;
 mod server_handle;
 mod start_options;
 mod stop;
 mod toolbox;
+mod toolboxes;
 mod warm;
 
 use std::{
@@ -51,11 +48,8 @@ use std::{
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use serde_json::{Map, Value};
 
-#[cfg(feature = "agents")]
-pub(crate) use self::call_observer::CallObserver;
-pub(crate) use self::loan::Lender;
-#[cfg(feature = "serve")]
-pub(crate) use self::running::toolboxes;
+#[doc(hidden)]
+pub use self::toolboxes::Toolboxes;
 use self::{apply::StartContext, loan::LoanState};
 pub use self::{
     apply::{ApplyFailure, ApplyReport},
@@ -65,6 +59,7 @@ pub use self::{
     toolbox::Toolbox,
     warm::Warmed,
 };
+pub(crate) use self::{call_observer::CallObserver, loan::Lender};
 pub use crate::launch::template::{TemplateState, TemplateStatus};
 #[cfg(feature = "http")]
 use crate::oauth::Authorizations;
@@ -120,12 +115,10 @@ impl Manager {
         #[cfg(feature = "http")]
         let prompt = options.authorization_prompt.clone();
         let StartOptions { observer, http, cancel, task, client, follow_stderr, .. } = options;
+        let StartOptions { page_extractor, toolboxes, .. } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
         let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
-        #[cfg(all(feature = "builtin", feature = "agents"))]
-        let extractor = page_model::of(config, &http)?;
-        #[cfg(all(feature = "builtin", not(feature = "agents")))]
-        let extractor = None;
+        let extractor = page_extractor.map_or(Ok(None), |of| of(config, &http))?;
         let cancel = cancel.unwrap_or_default();
         let began = Instant::now();
         let supervisor = Supervisor::new(TeardownScope::new(&config.guard));
@@ -153,7 +146,6 @@ impl Manager {
             outputs,
             cache,
             lock,
-            #[cfg(feature = "builtin")]
             extractor,
             launcher,
             templates: templates.clone(),
@@ -171,7 +163,12 @@ impl Manager {
         };
         let leftovers = leftovers.boxed().shared();
         let listeners = connect_context.listeners.clone();
-        let start_context = StartContext::new(config, connect_context);
+        let start_context = StartContext {
+            http: config.http.clone(),
+            cache: config.cache_folder.clone(),
+            connect_context,
+            page_extractor,
+        };
         let mut manager = Self {
             toolbox: Toolbox::default(),
             lending: LoanState::new(),
@@ -185,8 +182,7 @@ impl Manager {
             leftovers,
             start_context: tokio::sync::Mutex::new(start_context),
         };
-        #[cfg(feature = "serve")]
-        running::add(&manager.toolbox);
+        toolboxes.iter().for_each(|toolboxes| toolboxes.add(&manager.toolbox));
         // A start is the first change: from nothing to everything.
         let change = async { manager.change(&*manager.start_context.lock().await, config, false).await };
         let started = tokio::select! {

@@ -20,6 +20,7 @@ use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
     http::serve::{AnswerBody, HttpServer, answer, unless_get},
+    manager::Toolboxes,
 };
 
 /// The metrics of this process.
@@ -36,15 +37,16 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens on `address`.
+    /// Listens on `address`, and shows the servers of `toolboxes`.
     ///
     /// # Errors
     /// [`Error::Io`]: the address cannot be had.
-    pub async fn start(address: SocketAddr) -> Result<Self> {
+    pub async fn start(address: SocketAddr, toolboxes: Toolboxes) -> Result<Self> {
         let server = HttpServer::bind(address).await;
         let server =
             server.map_err(|error| Error::io(format!("cannot serve metrics on {address}"), error))?;
         let (address, end, mut serving) = (server.address(), CancellationToken::new(), JoinSet::new());
+        let page = move |request| page(request, toolboxes.clone());
         serving.spawn(server.serve(end.clone(), page));
         Ok(Self { address, end, serving })
     }
@@ -64,19 +66,19 @@ impl MetricsServer {
 /// The format of the page.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-async fn page(request: Request<Incoming>) -> Response<AnswerBody> {
+async fn page(request: Request<Incoming>, toolboxes: Toolboxes) -> Response<AnswerBody> {
     if let Some(refused) = unless_get(&request) {
         return refused;
     }
     if request.uri().path() != "/metrics" {
         return answer(StatusCode::NOT_FOUND, TEXT, "metrics are at /metrics\n");
     }
-    metrics_page().await
+    metrics_page(toolboxes).await
 }
 
-/// The metrics of this process as a page.
-pub(crate) async fn metrics_page() -> Response<AnswerBody> {
-    match spawn_blocking(|| metrics().text(&sample())).await {
+/// The metrics of this process and of the servers of `toolboxes` as a page.
+pub(crate) async fn metrics_page(toolboxes: Toolboxes) -> Response<AnswerBody> {
+    match spawn_blocking(move || metrics().text(&sample(&toolboxes.all()))).await {
         Ok(text) => answer(StatusCode::OK, TEXT, text),
         Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics could not be read\n"),
     }

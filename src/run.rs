@@ -79,7 +79,7 @@ use crate::{
     config::Config,
     error::Error,
     llm::LlmClient,
-    manager::Manager,
+    manager::{Manager, StartOptions},
     recording::CassettePlayer,
     report,
     run_files::RunEnd,
@@ -105,6 +105,7 @@ pub struct Run {
     cassette: Option<Cassette>,
     warnings: Vec<Arc<Error>>,
     command_line: Option<Vec<String>>,
+    start: StartOptions,
     observer: RunObserver,
     cancel: CancellationToken,
     resume: Resume,
@@ -202,6 +203,7 @@ impl Run {
             cassette: None,
             warnings: Vec::new(),
             command_line: None,
+            start: StartOptions::new(),
             observer: Arc::new(|_| {}),
             cancel: CancellationToken::new(),
             resume: Resume::Never,
@@ -307,6 +309,12 @@ impl Run {
     #[must_use]
     pub fn servers(self, servers: Arc<Manager>) -> Self {
         Self { servers: Some(servers), ..self }
+    }
+
+    /// Starts its servers with these options, but for the observer, the token and the page extractor, which are its own.
+    #[must_use]
+    pub fn start_options(self, start: StartOptions) -> Self {
+        Self { start, ..self }
     }
 
     /// Writes all model and tool traffic to [`CASSETTE`] in the folder of the run.

@@ -20,6 +20,7 @@ mod input_file;
 pub(crate) mod millis;
 pub(crate) mod object;
 mod outcome;
+mod page_extractor;
 mod planned_call;
 #[cfg(feature = "agents")]
 mod report;
@@ -31,7 +32,6 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub(crate) use self::input_file::{InputFileState, check as check_files};
 #[cfg(feature = "agents")]
 pub(crate) use self::report::now;
 pub use self::{
@@ -41,6 +41,10 @@ pub use self::{
     planned_call::{Expect, PlannedCall},
     score::{ExtractionReport, JudgeReport, Score, ToolExpectation},
     usage::{Finish, Usage},
+};
+pub(crate) use self::{
+    input_file::{InputFileState, check as check_files},
+    page_extractor::{Extracted, PageExtractor},
 };
 use crate::error::ErrorCode;
 

@@ -12,8 +12,11 @@ use serde_json::{Map, Value, json};
 use tokio::{task::spawn_blocking, time::timeout};
 use url::Url;
 
-use super::{Extracted, Outcome, Output, PageExtractor, arguments, settings::Settings, tool};
-use crate::http::HttpClients;
+use super::{Outcome, Output, arguments, settings::Settings, tool};
+use crate::{
+    http::HttpClients,
+    task::{Extracted, PageExtractor},
+};
 
 mod get;
 mod page;
@@ -102,7 +105,9 @@ impl Fetch {
         let settings = Settings::parse(args, KNOWN)?;
         let questions = settings.flag("questions")?.unwrap_or(false);
         if questions && extractor.is_none() {
-            return Err("`questions=yes` needs a model: add the table [extract]".to_owned());
+            let why = "`questions=yes` needs a model that reads pages: add the table [extract]; a program with this library \
+                       passes `StartOptions::page_extractor` too";
+            return Err(why.to_owned());
         }
         Ok(Self {
             private: settings.patterns("allow_private")?,

@@ -11,11 +11,11 @@ use std::{
 };
 
 use toolcrib::CancellationToken;
-use toolcrib::cli_support::metrics::MetricsServer;
+use toolcrib::cli_support::metrics::{MetricsServer, Toolboxes, shown_in};
 use toolcrib::config::ConfigOverrides;
 use toolcrib::error::RemoteError;
 use toolcrib::manager::TemplateState;
-use toolcrib::{Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
+use toolcrib::{Agent, Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
 
 pub(super) use self::by_hand::rows as news_rows;
 use super::{
@@ -39,6 +39,8 @@ pub(super) struct Context<'a> {
     pub(super) cancel: CancellationToken,
     /// Where the command serves its metrics.
     pub(super) metrics: Option<SocketAddr>,
+    /// Whose servers these show.
+    pub(super) toolboxes: Toolboxes,
 }
 
 /// The error of an address that is taken names the option for another one.
@@ -141,7 +143,7 @@ impl Context<'_> {
         command: impl Future<Output = anyhow::Result<ExitCode>>,
     ) -> anyhow::Result<ExitCode> {
         let Some(address) = self.metrics else { return command.await };
-        let server = MetricsServer::start(address).await;
+        let server = MetricsServer::start(address, self.toolboxes.clone()).await;
         let server = server.map_err(|error| name_option(error, "--metrics PORT|ADDRESS"))?;
         Self::tell_metrics(self.ui, server.address());
         let outcome = command.await;
@@ -234,8 +236,13 @@ impl Context<'_> {
             ServerEvent::StartCancelled { report } if report.survivors.is_empty() => ui.torn_down(&report),
             event => observe(event),
         };
-        let options = StartOptions::new().observe(observe).cancel(self.cancel.clone());
+        let options = self.start_options().observe(observe).cancel(self.cancel.clone());
         Manager::start_with(config, more(options)).await
+    }
+
+    /// What servers are started with by every command.
+    pub(super) fn start_options(&self) -> StartOptions {
+        shown_in(&self.toolboxes, StartOptions::new().page_extractor(Agent::page_extractor))
     }
 
     /// Waits for the templates that are being made: the first one of each version is compared with ordinary imports, for later starts.

@@ -9,10 +9,18 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-pub use crate::metrics::MetricsServer;
-use crate::metrics::{Metrics, metrics};
+use crate::{
+    StartOptions,
+    metrics::{Metrics, metrics},
+};
+pub use crate::{manager::Toolboxes, metrics::MetricsServer};
 
 const TARGET: &str = "toolcrib";
+
+/// The options of a manager whose servers the metrics of `toolboxes` show.
+pub fn shown_in(toolboxes: &Toolboxes, options: StartOptions) -> StartOptions {
+    options.listed_in(toolboxes)
+}
 
 /// Counts what spans tell.
 pub struct MetricsLayer(Arc<Metrics>);

@@ -14,15 +14,13 @@ use std::{
 };
 
 use crate::cancel::CancellationToken;
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
     net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
     sync::SetOnce,
     time::{sleep, timeout},
 };
 
-#[cfg(not(feature = "serve"))]
-use super::metrics_off::MetricsServer;
 use super::{
     DaemonPlace,
     answer::{DaemonState, FirstStartOutcome, ReplyWriter},
@@ -31,13 +29,12 @@ use super::{
     servers::{DaemonServers, DesiredChange},
     wire::{DaemonReply, Greeting, Handover, PROTOCOL, Request},
 };
-#[cfg(feature = "serve")]
-use crate::metrics::MetricsServer;
 use crate::{
     config::{Env, Secrets, StartJobs},
     error::{Error, Result},
     gateway::{Budget, Endpoint, Gateway, Held},
     json_rpc::tree_size,
+    manager::{Manager, StartOptions},
     process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
     start::StopReport,
     tool::ServerName,
@@ -111,12 +108,14 @@ enum DaemonEnd {
 /// Runs the daemon of one configuration until a client or `stop` ends it. All servers are torn down before it returns.
 /// `None`: another process is the daemon.
 ///
-/// Starts a new session, so that the process does not end with its terminal.
+/// Starts a new session, so that the process does not end with its terminal. Its manager is started with `start`, but for the
+/// observer and the client, which are the daemon's own.
 ///
 /// # Errors
 /// The configuration cannot be read or the daemon's folder cannot be used. Nothing was started.
 pub async fn serve_daemon(
     options: DaemonOptions,
+    start: StartOptions,
     env: Env,
     stop: CancellationToken,
 ) -> Result<Option<StopReport>> {
@@ -129,11 +128,11 @@ pub async fn serve_daemon(
     DaemonPlace::leave_word(&lock, &new_mark()).map_err(failed)?;
     // The log of an earlier daemon is not needed any more.
     let _ = place.open_log().and_then(|log| log.set_len(0));
-    let servers = DaemonServers::new(&options, env).await;
+    let servers = DaemonServers::new(&options, start, env).await;
     let ready = async {
         let servers = servers?;
         let metrics = match options.metrics {
-            Some(address) => Some(MetricsServer::start(address).await?),
+            Some(address) => Some(start_metrics(address, servers.0.manager()).await?),
             None => None,
         };
         DaemonPlace::leave_word(&lock, servers.0.manager().mark()).map_err(failed)?;
@@ -158,7 +157,7 @@ pub async fn serve_daemon(
         since: Instant::now(),
         clients: 0.into(),
         idle: options.idle.into(),
-        metrics: metrics.as_ref().map(MetricsServer::address),
+        metrics: metrics.as_ref().map(|(address, _)| *address),
         first: SetOnce::new(),
         draining,
         gateway,
@@ -194,7 +193,24 @@ pub async fn serve_daemon(
     Ok(Some(report))
 }
 
-type ClientTasks<'a> = FuturesUnordered<futures_util::future::BoxFuture<'a, ClientExit>>;
+/// The address of metrics that are served, and what ends that.
+type RunningMetrics = (SocketAddr, BoxFuture<'static, ()>);
+
+#[cfg(feature = "serve")]
+async fn start_metrics(address: SocketAddr, manager: &Manager) -> Result<RunningMetrics> {
+    let toolboxes = crate::manager::Toolboxes::of(&manager.toolbox());
+    let server = crate::metrics::MetricsServer::start(address, toolboxes).await?;
+    Ok((server.address(), Box::pin(server.end())))
+}
+
+#[cfg(not(feature = "serve"))]
+#[expect(clippy::unused_async, reason = "as where there are metrics")]
+async fn start_metrics(_: SocketAddr, _: &Manager) -> Result<RunningMetrics> {
+    let help = "build it with the Cargo feature `serve`".to_owned();
+    Err(Error::input("this build has no metrics", Some(help)))
+}
+
+type ClientTasks<'a> = FuturesUnordered<BoxFuture<'a, ClientExit>>;
 
 /// The main loop of the daemon: accepts and serves clients.
 struct ServeLoop<'a> {
@@ -202,7 +218,7 @@ struct ServeLoop<'a> {
     clients: ClientTasks<'a>,
     place: &'a DaemonPlace,
     lenient: bool,
-    metrics: Option<MetricsServer>,
+    metrics: Option<RunningMetrics>,
     peers: Peers,
 }
 
@@ -221,8 +237,8 @@ impl ServeLoop<'_> {
                 self.place.leave(lock);
                 self.state.draining.cancel();
                 // The next daemon serves its own there.
-                if let Some(metrics) = self.metrics.take() {
-                    metrics.end().await;
+                if let Some((_, end)) = self.metrics.take() {
+                    end.await;
                 }
                 let terms = self.handover();
                 let _ = timeout(FAREWELL, writer.send(&DaemonReply::Retired(terms))).await;

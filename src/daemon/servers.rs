@@ -217,7 +217,11 @@ fn stamp(file: PathBuf) -> FileStamp {
 
 impl DaemonServers {
     /// Reads the configuration. No server is started before the worker's first change.
-    pub(super) async fn new(options: &DaemonOptions, env: Env) -> Result<(Self, ChangeReceiver)> {
+    pub(super) async fn new(
+        options: &DaemonOptions,
+        start: StartOptions,
+        env: Env,
+    ) -> Result<(Self, ChangeReceiver)> {
         let DaemonOptions { config: file, jobs, locked, trusted, .. } = options.clone();
         let selection = Selection { only: options.only.clone(), stopped: BTreeSet::new() };
         let desired = DesiredState::read(&file, &env, selection, jobs, (locked, trusted))?;
@@ -234,8 +238,8 @@ impl DaemonServers {
         };
         // Commands call these servers too, and can be asked nothing: nothing is declared.
         let router = Arc::<Router>::default();
-        let options = StartOptions::new().observe(observe).client(router.silent_side());
-        let manager = Manager::start_with(&empty, options).await?;
+        let start = start.observe(observe).client(router.silent_side());
+        let manager = Manager::start_with(&empty, start).await?;
         let (changes, received) = mpsc::unbounded_channel();
         let (desired, begun) = (Mutex::new(Arc::new(desired)), SetOnce::new());
         Ok((

@@ -64,6 +64,7 @@ use crate::{
     config::GatewayConfig,
     http::serve::{RequestPlace, answer, unless_get},
     large::WhoseWork,
+    manager::Toolboxes,
     metrics::metrics_page,
     tool::ServerName,
 };
@@ -302,7 +303,7 @@ impl HttpState {
                 let refused = unless_get(&request).or_else(|| caller.credential.count().err());
                 return match (refused, path) {
                     (Some(refused), _) => refused,
-                    (None, "/metrics") => metrics_page().await,
+                    (None, "/metrics") => metrics_page(Toolboxes::of(&self.gateway.lender().toolbox())).await,
                     (None, _) => self.live(&caller, request.uri().query().unwrap_or_default()).await,
                 };
             }

@@ -8,6 +8,7 @@ use super::{
     Manager,
     pool::Pool,
     server_handle::{ServerHandle, ServerPresence},
+    start_options::PageExtractorOf,
     starts_a_process,
 };
 use crate::{
@@ -21,9 +22,10 @@ use crate::{
 
 /// What servers are started with, besides their own entries.
 pub(super) struct StartContext {
-    http: HttpConfig,
-    cache: Option<PathBuf>,
-    connect_context: ConnectContext,
+    pub(super) http: HttpConfig,
+    pub(super) cache: Option<PathBuf>,
+    pub(super) connect_context: ConnectContext,
+    pub(super) page_extractor: Option<PageExtractorOf>,
 }
 
 /// What a change of the configuration came to. Every server of the new configuration is in one of `added`,
@@ -72,10 +74,6 @@ enum ChangeOutcome {
 }
 
 impl StartContext {
-    pub(super) fn new(config: &Config, connect_context: ConnectContext) -> Self {
-        Self { http: config.http.clone(), cache: config.cache_folder.clone(), connect_context }
-    }
-
     fn starter(&self, jobs: StartJobs, observe: &Observer) -> Starter {
         Starter::new(jobs, self.cache.as_deref(), self.connect_context.clone(), observe.clone())
     }
@@ -87,6 +85,9 @@ impl StartContext {
         if changed {
             self.connect_context.http = RemoteClients::new(&config.http)?;
             self.http = config.http.clone();
+        }
+        if let Some(of) = self.page_extractor {
+            self.connect_context.extractor = of(config, &self.connect_context.http)?;
         }
         self.cache.clone_from(&config.cache_folder);
         config.lock_file.as_deref().map(|lock| config.admit_lock(lock)).transpose()?;

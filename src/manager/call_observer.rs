@@ -32,7 +32,6 @@ pub(crate) trait CallObserver: Send + Sync {
 impl Toolbox {
     /// The same tools with an observer of the agent that calls them.
     #[must_use]
-    #[cfg_attr(not(feature = "agents"), expect(dead_code, reason = "nobody observes without agents"))]
     pub(crate) fn observed_by(&self, observer: Arc<dyn CallObserver>) -> Self {
         Self { observed: Some(observer), ..self.clone() }
     }

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::cancel::CancellationToken;
-
+use super::Toolboxes;
 use crate::{
-    config::TaskValues,
+    cancel::CancellationToken,
+    config::{Config, TaskValues},
+    error::Result,
     session::{ClientSide, RemoteClients},
     start::{Observer, ServerEvent},
+    task::PageExtractor,
 };
+
+/// Makes what answers questions about pages for a configuration. `None`: the configuration needs nothing.
+pub(super) type PageExtractorOf = fn(&Config, &RemoteClients) -> Result<Option<Arc<dyn PageExtractor>>>;
 
 /// Options of [`Manager::start_with`](crate::Manager::start_with). The default: no observer, HTTP clients of its own.
 ///
@@ -31,6 +36,8 @@ pub struct StartOptions {
     pub(super) follow_stderr: bool,
     #[cfg(feature = "http")]
     pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,
+    pub(super) page_extractor: Option<PageExtractorOf>,
+    pub(super) toolboxes: Option<Toolboxes>,
 }
 
 impl StartOptions {
@@ -91,6 +98,22 @@ impl StartOptions {
     #[must_use]
     pub fn authorization_prompt(mut self, prompt: Arc<dyn crate::oauth::AuthorizationPrompt>) -> Self {
         self.authorization_prompt = Some(prompt);
+        self
+    }
+
+    /// Gives the built-in `fetch` what answers questions about pages: `Agent::page_extractor` asks the model of `[extract]`.
+    /// Without this option a `fetch` with `questions=yes`, which `[extract]` brings about, does not start.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn page_extractor(mut self, of: PageExtractorOf) -> Self {
+        self.page_extractor = Some(of);
+        self
+    }
+
+    /// Adds the toolbox of the manager to `toolboxes`, from the beginning of its start.
+    #[must_use]
+    pub(crate) fn listed_in(mut self, toolboxes: &Toolboxes) -> Self {
+        self.toolboxes = Some(toolboxes.clone());
         self
     }
 

@@ -7,17 +7,17 @@ use rustix::time::{ClockId, clock_gettime};
 use super::families::{MAX_SERIES, Metrics};
 use crate::{
     http::connection_counts,
-    manager::{Toolbox, toolboxes},
+    manager::Toolbox,
     process::{ProcessUsage, own_memory, usage_of_descendants, usage_of_trees},
     session::{ServerState, ServerStatus},
 };
 
-/// All of them at this moment. Reads `/proc`: not for the thread that serves everybody.
-pub(super) fn sample() -> Metrics {
+/// All of them at this moment, with the servers of `toolboxes`. Reads `/proc`: not for the thread that serves everybody.
+pub(super) fn sample(toolboxes: &[Toolbox]) -> Metrics {
     let sampled = Metrics::unbounded();
     own_process(&sampled);
     let mut known = HashSet::new();
-    let servers: Vec<ServerStatus> = toolboxes()
+    let servers: Vec<ServerStatus> = toolboxes
         .iter()
         .flat_map(Toolbox::status)
         .filter(|server| known.insert(server.name.clone()))

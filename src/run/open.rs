@@ -17,10 +17,11 @@ use super::{
     started::Servers,
 };
 use crate::{
+    agent::Agent,
     config::{Config, ServerConfig},
     error::{Error, RemoteError, Result},
     llm::{ChatAnswer, LlmClient},
-    manager::{ConfigWarnings, Manager, StartOptions},
+    manager::{ConfigWarnings, Manager},
     recording::{CassetteMode, CassettePlayer, CassetteRecorder},
     run_files::{Event, RunEnd, RunFiles, new_run},
     start::ServerEvent,
@@ -372,7 +373,8 @@ impl OpenRun {
                 observer(RunEvent::Server(&event));
             }
         });
-        let mut options = StartOptions::new().observe(observe).cancel(self.setup.cancel.clone());
+        let options = self.setup.start.clone().page_extractor(Agent::page_extractor);
+        let mut options = options.observe(observe).cancel(self.setup.cancel.clone());
         if self.varies_by_task() {
             options = options.task_values(self.files.values_of_listing(&self.about.run)?);
         }

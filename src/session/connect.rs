@@ -45,8 +45,6 @@ use super::{
     transport::Transport,
     wire_log::{Listeners, WireLog},
 };
-#[cfg(feature = "builtin")]
-use crate::builtin::PageExtractor;
 #[cfg(feature = "http")]
 use crate::oauth::Authorizations;
 use crate::{
@@ -60,6 +58,7 @@ use crate::{
         template::{Counted, Planned, Templates},
     },
     process::{self, ExitWatch, Pipes, Process, Supervisor},
+    task::PageExtractor,
     tool::ServerName,
 };
 
@@ -91,7 +90,6 @@ pub(crate) struct ConnectContext {
     /// What the tools of all servers must agree with.
     pub(crate) lock: Option<Arc<LockFile>>,
     /// Reads pages for the built-in `fetch`.
-    #[cfg(feature = "builtin")]
     pub(crate) extractor: Option<Arc<dyn PageExtractor>>,
     /// Knows what package runners start.
     pub(crate) launcher: Launcher,

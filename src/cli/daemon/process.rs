@@ -58,7 +58,7 @@ impl Daemon {
         (options.jobs, options.locked) = (self.jobs, self.locked);
         (options.idle, options.lenient, options.metrics) = (self.idle, self.lenient, self.metrics);
         options.trusted = self.trusted;
-        let serving = serve_daemon(options, env, context.cancel.clone());
+        let serving = serve_daemon(options, context.start_options(), env, context.cancel.clone());
         let settling = async {
             tokio::time::sleep(SETTLED).await;
             memory::settle();

@@ -38,6 +38,7 @@ pub(crate) async fn execute(
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let run = run
         .command_line(std::iter::once("toolcrib".to_owned()).chain(words).collect())
+        .start_options(context.start_options())
         .observe(observer(ui, pending.clone(), progress.clone()))
         .cancel(cancel.clone());
     let open = run.open()?;

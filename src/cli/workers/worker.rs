@@ -62,6 +62,7 @@ impl Worker {
             .worker()
             .jobs(self.jobs)
             .out(&self.out)
+            .start_options(context.start_options())
             .observe(observer(ui, pending.clone(), progress))
             .cancel(context.cancel.child_token());
         if let Some(model) = model {

@@ -5,10 +5,15 @@ use std::{fs, path::PathBuf};
 use axum::{Router, response::Html, routing::get};
 use serde_json::{Value, json};
 
-use crate::support::{
-    model_server::{Model, calls, messages, say, too_long},
-    program::{Bench, code, err, out},
-    served,
+use toolcrib::{Agent, Config, Env, Manager, StartOptions};
+
+use crate::{
+    daemon::Crib,
+    support::{
+        model_server::{Model, calls, messages, say, too_long},
+        program::{Bench, code, err, out},
+        served,
+    },
 };
 
 /// The page tells the model what to do, and pretends to be over.
@@ -29,8 +34,7 @@ struct Scene {
 
 /// An agent that asks a page a question and then answers; `tasks` of them.
 async fn scene(tasks: usize, extract: &str, reader: Model) -> Scene {
-    let (url, site) = served(Router::new().route("/v1/page", get(|| async { Html(page()) }))).await;
-    let page = format!("{}/page", url.trim_end_matches('/'));
+    let (page, site) = page_site().await;
     let agent = Model::choosing(move |_, body| {
         let messages = messages(body);
         match messages.last().unwrap().starts_with("tool: ") {
@@ -40,16 +44,24 @@ async fn scene(tasks: usize, extract: &str, reader: Model) -> Scene {
             }
         }
     });
-    let config = format!(
-        "[servers.pages]\nbuiltin = \"fetch\"\nargs = [\"allow_private=127.0.0.1\", \"delay=0s\", \"robots=no\"]\n\
-         [llm]\nmodel = \"m\"\nbase_url = \"{}\"\nprice = {{ in = 10_000, out = 100_000 }}\n\
-         [llm.clients.reader]\nmodel = \"r\"\nbase_url = \"{}\"\nprice = {{ in = 10_000, out = 100_000 }}\n{extract}",
-        agent.url, reader.url
-    );
-    let bench = Bench::new(&config);
+    let bench = Bench::new(&config(&agent.url, &reader.url, extract));
     let line = |n: usize| json!({"id": n.to_string(), "input": "?", "target": "1,288"}).to_string() + "\n";
     bench.file("tasks.jsonl", &(0..tasks).map(line).collect::<String>());
     Scene { agent, reader, bench, _site: site }
+}
+
+/// The address of the page, and what serves it.
+async fn page_site() -> (String, tokio::task::JoinSet<()>) {
+    let (url, site) = served(Router::new().route("/v1/page", get(|| async { Html(page()) }))).await;
+    (format!("{}/page", url.trim_end_matches('/')), site)
+}
+
+fn config(agent: &str, reader: &str, extract: &str) -> String {
+    format!(
+        "[servers.pages]\nbuiltin = \"fetch\"\nargs = [\"allow_private=127.0.0.1\", \"delay=0s\", \"robots=no\"]\n\
+         [llm]\nmodel = \"m\"\nbase_url = \"{agent}\"\nprice = {{ in = 10_000, out = 100_000 }}\n\
+         [llm.clients.reader]\nmodel = \"r\"\nbase_url = \"{reader}\"\nprice = {{ in = 10_000, out = 100_000 }}\n{extract}"
+    )
 }
 
 const EXTRACT: &str = "[extract]\nclient = \"reader\"\n";
@@ -129,6 +141,31 @@ async fn a_long_page_is_halved_and_what_it_takes_is_in_the_budget() {
     assert_eq!((end, &totals["passed"]), (0, &json!(3)), "{shown}");
     assert_eq!((scene.agent.requests().len(), scene.reader.requests().len()), (6, 6));
     assert_eq!((&totals["cost_usd"], &totals["extraction"]["cost_usd"]), (&json!(12.0), &json!(6.0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_asks_the_model_of_extract() {
+    let (page, _site) = page_site().await;
+    let reader = Model::new([say("It is 1,288 m long.")]);
+    let crib = Crib::new(&config("http://127.0.0.1:1", &reader.url, EXTRACT));
+    crib.ok(&["up", "-d"]);
+    let answer = crib.ok(&["call", "pages.fetch", &format!("url={page}"), "question=How long is it?"]);
+    assert!(answer.ends_with("\n\nIt is 1,288 m long."), "{answer}");
+    assert_eq!(reader.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_passes_the_page_extractor() {
+    let text = config("http://127.0.0.1:1", "http://127.0.0.1:1", EXTRACT);
+    let bench = Bench::new(&text);
+    let config = Config::load(Some(&bench.0.path().join("servers.toml")), &Env::process()).unwrap();
+    let started = async |options| {
+        let manager = Manager::start_with(&config, options).await.unwrap();
+        manager.report().servers[0].outcome.as_ref().map(drop).map_err(ToString::to_string)
+    };
+    let refused = started(StartOptions::new()).await.unwrap_err();
+    assert!(refused.contains("passes `StartOptions::page_extractor` too"), "{refused}");
+    assert_eq!(started(StartOptions::new().page_extractor(Agent::page_extractor)).await, Ok(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

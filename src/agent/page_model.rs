@@ -7,13 +7,13 @@ use std::{sync::Arc, time::Instant};
 use futures_util::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
 
+use super::Agent;
 use crate::{
-    builtin::{Extracted, PageExtractor},
     config::{Config, Env, ExtractConfig},
     error::{Error, LlmErrorClass, Result},
     http::HttpClients,
     llm::{ChatRequest, LlmClient, Message},
-    task::{ExtractionReport, TaskError, millis},
+    task::{Extracted, ExtractionReport, PageExtractor, TaskError, millis},
     text::short_hex,
 };
 
@@ -25,27 +25,29 @@ struct PageModel {
     config: ExtractConfig,
 }
 
-/// The model of `[extract]`, if a server needs it.
-///
-/// # Errors
-/// [`Error::Input`]: there is none, or its table of `[llm]` is broken; as [`LlmClient::new`].
-pub(super) fn of(config: &Config, http: &HttpClients) -> Result<Option<Arc<dyn PageExtractor>>> {
-    let Some(extract) = &config.extract else { return Ok(None) };
-    let mut servers = config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
-    if !servers.any(crate::config::ServerConfig::takes_questions) {
-        return Ok(None);
-    }
-    let named = extract.client.as_ref().and_then(|name| config.models.get(name));
-    let found = named.or(config.llm.as_ref().filter(|_| extract.client.is_none()));
-    match found {
-        Some(Ok(llm)) => {
-            let client = LlmClient::new(llm, http, Env::process().folder())?;
-            Ok(Some(Arc::new(PageModel { client, config: extract.clone() })))
+impl Agent {
+    /// The model of `[extract]`, if a server needs it, for [`StartOptions::page_extractor`](crate::StartOptions::page_extractor).
+    ///
+    /// # Errors
+    /// [`Error::Input`]: there is none, or its table of `[llm]` is broken; as [`LlmClient::new`].
+    pub fn page_extractor(config: &Config, http: &HttpClients) -> Result<Option<Arc<dyn PageExtractor>>> {
+        let Some(extract) = &config.extract else { return Ok(None) };
+        let mut servers = config.servers.values().filter_map(|entry| entry.server.as_ref().ok());
+        if !servers.any(crate::config::ServerConfig::takes_questions) {
+            return Ok(None);
         }
-        Some(Err(error)) => Err(Error::input(error.to_string(), error.help())),
-        None => {
-            let help = "add [llm.clients.NAME] to the configuration, and client = \"NAME\" to [extract]";
-            Err(Error::input("[extract] has no model", Some(help.to_owned())))
+        let named = extract.client.as_ref().and_then(|name| config.models.get(name));
+        let found = named.or(config.llm.as_ref().filter(|_| extract.client.is_none()));
+        match found {
+            Some(Ok(llm)) => {
+                let client = LlmClient::new(llm, http, Env::process().folder())?;
+                Ok(Some(Arc::new(PageModel { client, config: extract.clone() })))
+            }
+            Some(Err(error)) => Err(Error::input(error.to_string(), error.help())),
+            None => {
+                let help = "add [llm.clients.NAME] to the configuration, and client = \"NAME\" to [extract]";
+                Err(Error::input("[extract] has no model", Some(help.to_owned())))
+            }
         }
     }
 }
