@@ -60,6 +60,7 @@ pub use env::{Env, INHERITED};
 pub(crate) use file::contents::{Content, Contents};
 pub(crate) use file::dotenv::kept_of_env_file;
 pub(crate) use file::foreign::files_in as foreign_files;
+#[cfg(feature = "import")]
 pub(crate) use file::import::files_of_clients;
 #[cfg(feature = "cli")]
 pub(crate) use file::import::plain::without_secrets;

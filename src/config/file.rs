@@ -3,7 +3,7 @@
 pub(super) mod contents;
 pub(super) mod dotenv;
 pub(crate) mod foreign;
-#[cfg_attr(not(feature = "import"), path = "file/import_off.rs")]
+#[cfg(feature = "import")]
 pub(super) mod import;
 pub(super) mod load;
 pub(super) mod node;

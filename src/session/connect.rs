@@ -1,7 +1,7 @@
 //! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
 
 pub(super) mod accept_tools;
-#[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
+#[cfg(feature = "builtin")]
 mod builtin_server;
 pub(super) mod facts;
 pub(super) mod failure;
@@ -316,6 +316,13 @@ async fn attempt(
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
+        #[cfg(not(feature = "builtin"))]
+        Endpoint::Builtin { name, .. } => {
+            let why =
+                format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)");
+            Err(Failure::spawn(why, None))
+        }
+        #[cfg(feature = "builtin")]
         Endpoint::Builtin { name, args, base } => {
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
                 .map_err(|why| Failure::spawn(why, None))?;

@@ -9,7 +9,7 @@ use std::{
 use super::record::Key;
 use crate::{
     bounded,
-    config::{Config, Content, Env, files_of_clients, is_renewed, kept_of_env_file},
+    config::{Config, Content, Env, is_renewed, kept_of_env_file},
 };
 
 /// Longest file that is looked at. A longer one has no digest, and none that would equal it.
@@ -31,7 +31,11 @@ pub(super) struct OwnFiles<'a> {
 
 impl<'a> OwnFiles<'a> {
     pub(super) fn of(env: &'a Env) -> Self {
-        Self { env, files: files_of_clients(env) }
+        #[cfg(feature = "import")]
+        let files = crate::config::files_of_clients(env);
+        #[cfg(not(feature = "import"))]
+        let files = Vec::new();
+        Self { env, files }
     }
 
     /// Whether `file` is one of them, by its name alone: a link in another folder that leads there is none.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::config::NamePattern;
 
-#[cfg_attr(not(feature = "http"), path = "rules/address_off.rs")]
+#[cfg(feature = "http")]
 mod address;
 
 /// What the rules may look at in one call, in bytes; so much of it each text and number takes at least, and so much more each letter of
@@ -91,6 +91,8 @@ impl Look {
                     return Ok(true);
                 }
                 self.take(OF_FORMS * text.len())?;
+                // Without it a configuration with rules on arguments is refused.
+                #[cfg(feature = "http")]
                 for form in address::forms(text) {
                     self.take(form.len())?;
                     if pattern.is_match(&form) {

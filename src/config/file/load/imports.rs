@@ -1,0 +1,70 @@
+//! Merges the servers of imported files.
+
+use std::sync::Arc;
+
+use super::Merge;
+use crate::{
+    config::{
+        ServerEntry,
+        check::owner::Owners,
+        file::{
+            import,
+            source_location::{SourceLocation, Text},
+        },
+    },
+    error::Result,
+    tool::ServerName,
+};
+
+impl Merge<'_> {
+    /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them
+    /// (disabled ones too) from the importing file.
+    pub(super) fn import(
+        &mut self,
+        source: &Text,
+        origin: &SourceLocation,
+        taken: &mut Vec<ServerName>,
+        local: usize,
+    ) -> Result<()> {
+        self.found.places.extend(import::places(&source.value, self.env));
+        let found = import::find(&source.value, &origin.folder, self.env).map_err(|(message, help)| {
+            origin.error(source.line, Some(source.key.clone()), message, Some(help))
+        })?;
+        let from = match found {
+            import::ImportSource::File(from) => from,
+            import::ImportSource::Absent(note) => {
+                self.notes.push(note);
+                return Ok(());
+            }
+        };
+        self.found.files.extend(from.file.clone());
+        if let Some(file) = &from.file {
+            Owners::of(self.env).admit_beside(file, origin.file.as_deref())?;
+        }
+        let file = import::read(&from, self.env.folder(), &mut self.notes, &mut self.found.contents)?;
+        let name_of_file = from.name();
+        for server in file {
+            if let Some(at) = taken.iter().position(|name| *name == server.name) {
+                // That a local table wins is the point of writing one; two imports may clash unseen.
+                if at >= local {
+                    self.notes.push(format!("{name_of_file}: {}: imported before, ignored", server.name));
+                }
+                continue;
+            }
+            taken.push(server.name.clone());
+            let (name, required) = (server.name.clone(), server.required());
+            match server.read(&from) {
+                Ok(raw) if !raw.enabled => {
+                    self.notes.push(format!("{name_of_file}: {name}: disabled, skipped"));
+                }
+                Ok(raw) => self.add(raw),
+                Err(error) => {
+                    let (source, server) = (from.file.clone(), Err(Arc::new(error)));
+                    let entry = ServerEntry { required, source, server, written: None };
+                    self.servers.insert(name, entry);
+                }
+            }
+        }
+        Ok(())
+    }
+}
