@@ -27,10 +27,11 @@
 //! ```text
 //!  L4   Agent   crew   run   daemon            one agent; many on one clock; a set of tasks; servers that outlive a command
 //!       gateway                                the servers as MCP endpoints for other programs
+//!       run_files   recording                  the files of a run; its traffic, recorded and replayed
 //!       report   watch   doctor   blocking     folders of runs; edited files; checks; programs without an async runtime
-//!  L3   manager   start                        all servers
-//!  L2   session   catalog   llm                one server; the tools of all; models
-//!  L1   process   http   run_files   recording   one outside thing each
+//!  L3   manager   start   llm                  all servers; models
+//!  L2   session   catalog                      one server; the tools of all
+//!  L1   process   http                         one outside thing each
 //!  L0   error   config   task   tool   retry   values and pure functions
 //! ```
 //!
