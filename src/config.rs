@@ -10,7 +10,6 @@
 //! # Example
 //! ```
 //! use std::time::Duration;
-//!
 //! use toolcrib::{Config, Endpoint, ServerConfig, ServerName, StdioConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

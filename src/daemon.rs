@@ -31,6 +31,7 @@
 mod answer;
 mod client;
 mod log;
+mod metrics;
 mod peers;
 mod place;
 mod serve;

@@ -182,7 +182,9 @@ impl Manager {
             leftovers,
             start_context: tokio::sync::Mutex::new(start_context),
         };
-        toolboxes.iter().for_each(|toolboxes| toolboxes.add(&manager.toolbox));
+        if let Some(toolboxes) = toolboxes {
+            toolboxes.add(&manager.toolbox);
+        }
         // A start is the first change: from nothing to everything.
         let change = async { manager.change(&*manager.start_context.lock().await, config, false).await };
         let started = tokio::select! {

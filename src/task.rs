@@ -2,13 +2,11 @@
 //! contract of the task file (docs/tasks.md) and of `results.jsonl` (docs/run-folder.md).
 //!
 //! A [`Task`] is a question for an agent, or tool calls to make without any model. An [`Agent`](crate::Agent) carries it out and
-//! gives a [`TaskReport`]. The report is here and not in [`run`](crate::run): an agent makes one without a run too, and the
-//! files of a run have it.
+//! gives a [`TaskReport`], with or without a [`run`](crate::run).
 //!
 //! # Example
 //! ```
 //! use toolcrib::{Task, task::Target};
-//!
 //! let mut task = Task::question("power", "What is 2^10?");
 //! task.target = Some(Target::One("1024".into()));
 //! task.limits.seconds = Some(60.0);
@@ -32,6 +30,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use self::input_file::{InputFileState, check as check_files};
+pub(crate) use self::page_extractor::{Extracted, PageExtractor};
 #[cfg(feature = "agents")]
 pub(crate) use self::report::now;
 pub use self::{
@@ -41,10 +41,6 @@ pub use self::{
     planned_call::{Expect, PlannedCall},
     score::{ExtractionReport, JudgeReport, Score, ToolExpectation},
     usage::{Finish, Usage},
-};
-pub(crate) use self::{
-    input_file::{InputFileState, check as check_files},
-    page_extractor::{Extracted, PageExtractor},
 };
 use crate::error::ErrorCode;
 

@@ -24,6 +24,7 @@ use tokio::{
 use super::{
     DaemonPlace,
     answer::{DaemonState, FirstStartOutcome, ReplyWriter},
+    metrics,
     peers::{PeerPlace, Peers},
     place::Lock,
     servers::{DaemonServers, DesiredChange},
@@ -34,7 +35,7 @@ use crate::{
     error::{Error, Result},
     gateway::{Budget, Endpoint, Gateway, Held},
     json_rpc::tree_size,
-    manager::{Manager, StartOptions},
+    manager::StartOptions,
     process::{Line, LineReader, is_sandboxed, leave_session, new_mark},
     start::StopReport,
     tool::ServerName,
@@ -132,7 +133,7 @@ pub async fn serve_daemon(
     let ready = async {
         let servers = servers?;
         let metrics = match options.metrics {
-            Some(address) => Some(start_metrics(address, servers.0.manager()).await?),
+            Some(address) => Some(metrics::start(address, servers.0.manager()).await?),
             None => None,
         };
         DaemonPlace::leave_word(&lock, servers.0.manager().mark()).map_err(failed)?;
@@ -193,23 +194,6 @@ pub async fn serve_daemon(
     Ok(Some(report))
 }
 
-/// The address of metrics that are served, and what ends that.
-type RunningMetrics = (SocketAddr, BoxFuture<'static, ()>);
-
-#[cfg(feature = "serve")]
-async fn start_metrics(address: SocketAddr, manager: &Manager) -> Result<RunningMetrics> {
-    let toolboxes = crate::manager::Toolboxes::of(&manager.toolbox());
-    let server = crate::metrics::MetricsServer::start(address, toolboxes).await?;
-    Ok((server.address(), Box::pin(server.end())))
-}
-
-#[cfg(not(feature = "serve"))]
-#[expect(clippy::unused_async, reason = "as where there are metrics")]
-async fn start_metrics(_: SocketAddr, _: &Manager) -> Result<RunningMetrics> {
-    let help = "build it with the Cargo feature `serve`".to_owned();
-    Err(Error::input("this build has no metrics", Some(help)))
-}
-
 type ClientTasks<'a> = FuturesUnordered<BoxFuture<'a, ClientExit>>;
 
 /// The main loop of the daemon: accepts and serves clients.
@@ -218,7 +202,7 @@ struct ServeLoop<'a> {
     clients: ClientTasks<'a>,
     place: &'a DaemonPlace,
     lenient: bool,
-    metrics: Option<RunningMetrics>,
+    metrics: Option<metrics::Running>,
     peers: Peers,
 }
 

@@ -1,5 +1,4 @@
 //! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
-
 pub(super) mod accept_tools;
 #[cfg(feature = "builtin")]
 mod builtin_server;
@@ -19,10 +18,8 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{
-    sync::Notify,
-    time::{timeout, timeout_at},
-};
+use tokio::sync::Notify;
+use tokio::time::{timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::phases::Phases;
@@ -318,9 +315,7 @@ async fn attempt(
         }
         #[cfg(not(feature = "builtin"))]
         Endpoint::Builtin { name, .. } => {
-            let why =
-                format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)");
-            Err(Failure::spawn(why, None))
+            Err(Failure::spawn(format!("`{name}` needs a build with the Cargo feature `builtin`"), None))
         }
         #[cfg(feature = "builtin")]
         Endpoint::Builtin { name, args, base } => {

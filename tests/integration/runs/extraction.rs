@@ -161,7 +161,7 @@ async fn a_program_passes_the_page_extractor() {
     let config = Config::load(Some(&bench.0.path().join("servers.toml")), &Env::process()).unwrap();
     let started = async |options| {
         let manager = Manager::start_with(&config, options).await.unwrap();
-        manager.report().servers[0].outcome.as_ref().map(drop).map_err(ToString::to_string)
+        manager.report().servers[0].outcome.as_ref().map(drop).map_err(|error| format!("{error:?}"))
     };
     let refused = started(StartOptions::new()).await.unwrap_err();
     assert!(refused.contains("passes `StartOptions::page_extractor` too"), "{refused}");
