@@ -15,6 +15,7 @@
 mod bench;
 mod context;
 mod daemon;
+mod help;
 mod memory;
 mod runs;
 mod servers;
@@ -27,7 +28,7 @@ mod workers;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand, builder::styling};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::styling};
 use toolcrib::{CancellationToken, cli_support::metrics::Toolboxes};
 
 use self::{
@@ -67,7 +68,10 @@ const STYLES: styling::Styles = styling::Styles::styled()
 /// The heading of the options that all commands have. They come after a command's own.
 const GLOBAL: &str = "Global options";
 
-const AFTER_HELP: &str = "Exit codes:
+/// The end of `-h`. `--help` has `AFTER_LONG_HELP` in its place.
+const AFTER_HELP: &str = "`toolcrib --help` adds the exit codes and the environment variables, `toolcrib COMMAND --help` explains a command.";
+
+const AFTER_LONG_HELP: &str = "Exit codes:
   0    ok
   1    anything else
   2    usage, or arguments refused by the tool's schema
@@ -98,7 +102,8 @@ Environment variables:
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
 /// tasks on them, and leaves no process behind.
 #[derive(Parser)]
-#[command(name = "toolcrib", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "toolcrib", version, styles = STYLES, max_term_width = 100)]
+#[command(after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 struct Arguments {
     /// The configuration file [default: servers.toml in this folder, or in a parent folder in the same git repository].
     #[arg(long, short = 'c', global = true, value_name = "FILE", help_heading = GLOBAL)]
@@ -123,7 +128,7 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(Up),
-    /// Start the servers, and serve them to MCP clients as one endpoint over HTTP, until Ctrl-C (docs/gateway.md).
+    /// Serve all servers to MCP clients as one endpoint over HTTP, until Ctrl-C (docs/gateway.md).
     Serve(Box<Serve>),
     /// Stop the daemon and all its processes, and check that none is left.
     Down(Down),
@@ -140,13 +145,15 @@ enum Command {
     Stop(Servers),
     /// Restart servers of the daemon, in any state.
     Restart(Servers),
-    /// Wait until servers of the daemon are ready (exit 0) or have failed (exit 4). A server that waits for its first call
-    /// (`lifecycle`) counts as ready.
+    /// Wait until servers of the daemon are ready (exit 0) or have failed (exit 4).
+    ///
+    /// A server that waits for its first call (`lifecycle`) counts as ready.
     Wait(Wait),
     /// Show the stderr and the events of the daemon's servers.
     Logs(Logs),
-    /// Serve the daemon's tools over stdin and stdout, for MCP clients that can only start a command. It starts a
-    /// daemon if none runs; that daemon stays for later clients, and ends after 30 minutes without one. Progress of a
+    /// Serve the daemon's tools on stdin and stdout, for MCP clients that start a command.
+    ///
+    /// It starts a daemon if none runs; that daemon stays for later clients, and ends after 30 minutes without one. Progress of a
     /// call is forwarded to the client that asked for it.
     ///
     /// The configuration must have been used by hand (as by `check` or `install`) or allowed by `toolcrib trust`, as it is now; else
@@ -163,27 +170,31 @@ enum Command {
     /// Put a file of tasks into a store, for workers on any machine.
     #[cfg(feature = "nats")]
     Submit(workers::submit::Submit),
-    /// Take tasks from a store, run them on servers of this machine, and put the reports back. Ctrl-C or SIGTERM hands back
-    /// what is under way.
+    /// Take tasks from a store, run them on servers of this machine, and put the reports back.
+    ///
+    /// Ctrl-C or SIGTERM hands back what is under way.
     #[cfg(feature = "nats")]
     Worker(workers::worker::Worker),
     /// Write the reports and conversations of a run in a store into a folder, as `run` does.
     #[cfg(feature = "nats")]
     Results(workers::results::Results),
-    /// Stop a run in a store, or some of its tasks: workers end what is under way within seconds, and begin no more of it. What
-    /// has ended stays. Submit the run again to continue it behind its last finished steps.
+    /// Stop a run in a store, or some of its tasks.
+    ///
+    /// Workers end what is under way within seconds, and begin no more of it. What has ended stays. Submit the run again to
+    /// continue it behind its last finished steps.
     #[cfg(feature = "nats")]
     Cancel(workers::cancel::Cancel),
-    /// Write a report of a run as one HTML file: what was slow, what failed, a timeline of each task.
+    /// Write the report of a run as one HTML file: what was slow, what failed, a timeline.
     Report(Report),
-    /// Write a run in the format of another tool: Inspect, Harbor, fine-tuning, OpenTelemetry, CSV, Perfetto.
+    /// Write a run for another tool: Inspect, Harbor, fine-tuning, OpenTelemetry, CSV, Perfetto.
     Export(Export),
     /// List the runs in a folder, show one, or remove some.
     Runs(Runs),
-    /// Compare two runs of the same tasks: what passed and failed in each, times and tokens, and whether the difference can
-    /// be chance.
+    /// Compare two runs of the same tasks: verdicts, times, tokens, and what can be chance.
     Diff(Diff),
-    /// Show the runs of a folder in the browser, live while they are running. Only this machine can open the page. Ctrl-C ends it.
+    /// Show the runs of a folder in the browser, live while they are running.
+    ///
+    /// Only this machine can open the page. Ctrl-C ends it.
     View(View),
     /// Run the included tasks on the built-in servers with a scripted model: no key, no network.
     Demo(Demo),
@@ -203,8 +214,9 @@ enum Command {
     /// runner starts it for the first time, after its first answer. A package is not refused if it cannot be determined
     /// on this machine, or if an older lockfile does not have it.
     Lock(Lock),
-    /// Log in at a remote server that asks for it: a browser opens, or the address is printed. Over ssh, paste the
-    /// address that the browser ends up at.
+    /// Log in at a remote server that asks for it.
+    ///
+    /// A browser opens, or the address is printed. Over ssh, paste the address that the browser ends up at.
     ///
     /// The token is kept in a file that only you can read, under $XDG_STATE_HOME/toolcrib or ~/.local/state/toolcrib, and
     /// is renewed by the commands that use the server. A running daemon uses it from the next attempt to start the server
@@ -212,8 +224,10 @@ enum Command {
     Login(Login),
     /// Forget the login at a remote server, and end its tokens where the authorization server can.
     Logout(Logout),
-    /// Allow the configuration to be started for MCP clients (`connect`), as it is now: nobody looks at it then. It shows what the
-    /// configuration starts and contacts; it starts and contacts nothing itself, and asks you nothing.
+    /// Allow the configuration, as it is now, to be started for MCP clients (docs/trust.md).
+    ///
+    /// MCP clients start it by `connect`, and nobody looks at it then. This command shows what the configuration starts and
+    /// contacts; it starts and contacts nothing itself, and asks you nothing.
     ///
     /// Every other command that starts servers allows it as well: it shows what is new before it starts it. The configuration counts by
     /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a
@@ -221,26 +235,32 @@ enum Command {
     Trust(AllowConfig),
     /// Start every server once, report what works and what fails, and stop them.
     Check(Check),
-    /// Install the packages of servers ahead of time, and find out what their runners (npx, uvx, ...) start.
+    /// Install the packages of servers (npx, uvx, ...) ahead of time.
+    ///
+    /// It also finds out which program a runner starts, so that later starts need no runner.
     Warm(Warm),
-    /// Show what this machine supports (teardown, sandbox, budgets), and what prevents servers from starting.
+    /// Show what this machine supports, and what prevents servers from starting.
+    ///
+    /// What it supports: teardown, sandboxes, budgets.
     Doctor(Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
     ///
     /// A secret that the file has written out is copied as it is, with a warning: without it the server would not work. Put it into a
     /// variable, and write ${VARIABLE} in its place.
     Import(Import),
-    /// Write the entry for toolcrib into the configuration of an MCP client: Claude Desktop and Code, Cursor, VS Code, Codex,
-    /// Zed, Windsurf, Gemini CLI and others. Without CLIENT it lists them, and which are on this machine.
+    /// Write the entry for toolcrib into the configuration of an MCP client, or list the clients.
+    ///
+    /// Clients: Claude Desktop and Code, Cursor, VS Code, Codex, Zed, Windsurf, Gemini CLI and others. Without CLIENT it lists
+    /// them, and which are on this machine.
     ///
     /// The entry starts `toolcrib connect` with this configuration, or has the address of `--url`. The rest of the file stays as
     /// it is, with its comments; the file before is kept as FILE.bak-toolcrib. A file that cannot be understood is not
     /// changed.
     Install(Install),
-    /// Run a benchmark.
+    /// Measure the start of servers by phase, or calls.
     #[command(subcommand)]
     Bench(Bench),
-    /// Serve a built-in tool server over stdin and stdout: time, files, calc, search, or fetch.
+    /// Serve a built-in tool server on stdin and stdout: time, files, calc, search, or fetch.
     Builtin(Builtin),
     /// The daemon itself, which `up -d` starts.
     #[command(hide = true)]
@@ -255,7 +275,11 @@ pub(crate) fn main() -> ExitCode {
     );
     // Servers get the limit from before.
     toolcrib::cli_support::raise_file_limit();
-    let arguments = match Arguments::try_parse() {
+    let mut command = help::grouped(Arguments::command());
+    let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
+        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    });
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => return not_run(error),
     };

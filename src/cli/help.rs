@@ -1,0 +1,74 @@
+//! The help of `toolcrib` itself: its commands in groups, one line for each.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+
+/// The headings of the help, each with its commands.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Tasks and runs", &["run", "demo", "runs", "report", "diff", "export", "view"]),
+    ("Servers", &["up", "check", "tools", "call", "read", "prompt", "serve", "builtin"]),
+    (
+        "Servers in the background (up -d)",
+        &["ps", "top", "logs", "start", "stop", "restart", "wait", "connect", "down"],
+    ),
+    ("Setup", &["import", "install", "trust", "login", "logout", "doctor", "warm", "lock"]),
+    ("Runs on many machines", &["submit", "worker", "results", "cancel"]),
+    ("Measurement", &["bench"]),
+];
+
+/// Width of the column of names: the longest has 7 letters.
+const NAMES: usize = 8;
+
+/// Lists the commands by group. clap has groups for options only.
+pub(super) fn grouped(command: Command) -> Command {
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
+    for (heading, names) in GROUPS {
+        let commands: Vec<_> = names.iter().filter_map(|name| command.find_subcommand(name)).collect();
+        if commands.is_empty() {
+            continue; // its Cargo feature is off
+        }
+        let _ = writeln!(text, "\n{header}{heading}:{header:#}");
+        for command in commands {
+            let _ =
+                writeln!(text, "  {literal}{:NAMES$}{literal:#}  {}", command.get_name(), summary(command));
+        }
+    }
+    let _ = write!(text, "\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    command.help_template(text)
+}
+
+/// The first paragraph of a command's help, with its other names.
+fn summary(command: &Command) -> String {
+    let mut summary = command.get_about().map(ToString::to_string).unwrap_or_default();
+    for alias in command.get_visible_aliases() {
+        let _ = write!(summary, " [alias: {alias}]");
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Arguments;
+
+    #[test]
+    fn each_command_has_one_line_in_one_group() {
+        let command = Arguments::command();
+        for shown in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = shown.get_name();
+            let groups = GROUPS.iter().filter(|(_, names)| names.contains(&name)).count();
+            assert_eq!(groups, 1, "`{name}` belongs in one group of GROUPS");
+            let line = 2 + NAMES + 2 + summary(shown).chars().count();
+            assert!(
+                line <= 100,
+                "the first paragraph of the help of `{name}` is too long for one line by {}",
+                line - 100
+            );
+        }
+    }
+}
