@@ -5,14 +5,13 @@
 
 #![expect(clippy::print_stdout, reason = "an example talks")]
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use axum::{Json, Router, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use toolcrib::{
-    HttpClients, LlmClient, LlmConfig,
-    config::HttpConfig,
+    LlmClient,
     crew::{Crew, CrewAgent, CrewConfig, OnError},
     llm::{ChatAnswer, ChatRequest, Message},
 };
@@ -74,8 +73,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut server = JoinSet::new();
     server.spawn(async move { axum::serve(listener, Router::new().fallback(post(model))).await });
 
-    let http = HttpClients::new(&HttpConfig::default())?;
-    let llm = LlmClient::new(&LlmConfig::new(Some(url), "loopback"), &http, Path::new("."))?;
+    let llm = LlmClient::at(&url, "loopback")?;
     let neighbours = (1..=12).map(|number| Neighbour { name: format!("No. {number}"), warm: false });
     let mut config = CrewConfig::default();
     config.deadline = Some(Duration::from_secs(20));

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = serde_json::json!({"expression": "6 * 7"}).as_object().cloned().unwrap_or_default();
     println!("6 * 7 = {}", manager.call("calc", "evaluate", arguments).await?.text());
 
-    // With a real model: LlmClient::new(&LlmConfig::new(Some(url), "name"), &http, folder).
+    // With a real model: LlmClient::at(url, "name").
     let model = LlmClient::script_text("embed", SCRIPT)?;
     let agent = Agent::new(model, manager.toolbox(), AgentConfig::default());
     let report = agent.run(&Task::question("sum", "1/3 + 1/6")).await;

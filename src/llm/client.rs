@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     bounded,
-    config::{BatchConfig, LlmConfig, TokenPrice},
+    config::{BatchConfig, HttpConfig, LlmConfig, TokenPrice},
     error::{Error, Result},
     http::{HostPool, HttpClients},
     retry::RetryPolicy,
@@ -115,6 +115,16 @@ impl ClientState {
 }
 
 impl LlmClient {
+    /// The model `model` of an OpenAI-compatible endpoint, with the default of every setting and HTTP clients of its own.
+    /// Clients made by [`new`](Self::new) share theirs. No request is made yet.
+    ///
+    /// # Errors
+    /// The address is no HTTP address.
+    pub fn at(base_url: &str, model: &str) -> Result<Self> {
+        let http = HttpClients::new(&HttpConfig::default())?;
+        Self::new(&LlmConfig::new(Some(base_url.to_owned()), model), &http, Path::new("."))
+    }
+
     /// A model behind `base_url`, or the script that `model = "script:FILE"` names, relative to `base_dir`.
     pub fn new(config: &LlmConfig, http: &HttpClients, base_dir: &Path) -> Result<Self> {
         Self::make(config, http, base_dir, &mut HashMap::new())

@@ -90,6 +90,14 @@ async fn an_answer_reports_its_time_and_tokens() {
 }
 
 #[tokio::test]
+async fn a_client_needs_an_address_and_a_name() {
+    let server = Server::with(&[Reply::say("hi")]);
+    let answer = LlmClient::at(&server.url, "m").unwrap().chat(&hello()).await.unwrap();
+    assert_eq!(answer.content, "hi");
+    assert!(LlmClient::at("not an address", "m").is_err());
+}
+
+#[tokio::test]
 async fn every_spelling_of_a_wait_is_respected() {
     let limited = || Reply::error(429, "rate_limit_exceeded", "slow down");
     let date = "Sun, 06 Nov 1994 08:49:37 GMT";
