@@ -57,6 +57,22 @@ mod tests {
     use crate::cli::Arguments;
 
     #[test]
+    fn each_command_stands_in_a_document() {
+        let documents = [include_str!("../../README.md"), include_str!("../../docs/workers.md")].concat();
+        for command in Arguments::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let is_told = documents.split('`').any(|code| {
+                let command = code.strip_prefix("toolcrib ").unwrap_or(code);
+                command == name || command.starts_with(&format!("{name} "))
+            });
+            assert!(
+                is_told,
+                "README.md (or docs/workers.md) lists no `toolcrib {name}`: add it to the table of commands"
+            );
+        }
+    }
+
+    #[test]
     fn each_command_has_one_line_in_one_group() {
         let command = Arguments::command();
         for shown in command.get_subcommands().filter(|command| !command.is_hide_set()) {

@@ -14,6 +14,17 @@ fn engine(name: &str) -> &'static Engine {
 }
 
 #[test]
+fn the_example_names_each_engine() {
+    let example = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/servers.toml"));
+    for Engine { name, .. } in ENGINES {
+        assert!(
+            example.contains(&format!("\"{name}\"")),
+            "name the engine {name} above [servers.search] in servers.toml"
+        );
+    }
+}
+
+#[test]
 fn dates_and_ages_are_read() {
     assert_eq!(Dates::parse("qdr:w"), Some(Dates::Last(Unit::Week, 1)));
     assert_eq!(Dates::parse("qdr:m3"), Some(Dates::Last(Unit::Month, 3)));
