@@ -120,7 +120,7 @@ pub(crate) struct Session {
     /// Notified when a restart has ended, for the watchdog, which may be waiting for a later one.
     settled: Notify,
     counters: Counters,
-    /// What an ordinary start takes, if that is known.
+    /// Expected duration of an ordinary start, if it is known.
     takes: Mutex<Option<Duration>>,
     /// Sessions with a remote server that it has ended.
     renewals: Renewals,
@@ -240,7 +240,7 @@ impl Session {
         Ok((session, started))
     }
 
-    /// What an ordinary start of it takes, for the next one.
+    /// Sets the expected duration of an ordinary start.
     pub(crate) fn expect_to_take(&self, takes: Option<Duration>) {
         *self.takes.lock().unwrap_or_else(PoisonError::into_inner) = takes;
     }
@@ -285,7 +285,7 @@ impl Session {
         Some(((generation, times), shown.collect()))
     }
 
-    /// What happens to arguments that do not fit the schema of their tool.
+    /// How arguments that do not fit the schema of their tool are treated.
     pub(crate) fn argument_check(&self) -> ArgumentCheck {
         self.settings().config.check_arguments
     }

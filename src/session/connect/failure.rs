@@ -272,7 +272,7 @@ impl Failure {
         self.code
     }
 
-    /// What happened, in one line.
+    /// The failure in one line.
     pub(super) fn in_short(&self) -> &str {
         &self.what
     }
@@ -344,13 +344,14 @@ pub(in crate::session) fn seconds(time: Duration) -> String {
     }
 }
 
-/// What to do about a bound that a server died of, in the words of [`Process::exceeded`].
+/// Advice for a server that exceeded a resource limit and died, in the words of [`Process::exceeded`].
 fn bound(exceeded: &str) -> Option<String> {
     let key = ["memory_max", "processes_max"].into_iter().find(|key| exceeded.contains(key))?;
     Some(format!("raise `{key}`"))
 }
 
-/// What to do about it, by its kind and by what the last words usually mean. `said`: it has written something.
+/// Advice for a failure, by its kind and by the usual meaning of the last stderr lines. `said`: the server has written
+/// something.
 fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerConfig>) -> Option<String> {
     let known = match code {
         // It ran for a while: what it wrote before its last error is not about its end.

@@ -38,7 +38,7 @@ impl Phases {
         self.queue + self.template + self.spawn + self.first_byte + self.handshake + self.list
     }
 
-    /// Those in which the server itself was started.
+    /// Sum of the phases in which the server itself was started, without waits for a slot or a template.
     pub(crate) fn took(&self) -> Duration {
         self.spawn + self.first_byte + self.handshake + self.list
     }

@@ -29,7 +29,7 @@ const MAX_TOOLS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
 /// Values in one server's tools: they cost more memory than their bytes do.
 const MAX_VALUES: usize = 200_000;
-/// What is told of one list, at most.
+/// Oddities that are reported of one list, at most.
 const MAX_ODDITIES: usize = 20;
 /// How long a server that does not say whether it has tools may take to list them.
 const UNSAID: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ impl ToolList {
 /// A list as it was read.
 pub(super) struct ReadList {
     pub(super) listing: Listing,
-    /// What was left out or taken for something else, and where.
+    /// Entries and members that were left out or reinterpreted, each with its place.
     pub(super) oddities: Vec<String>,
 }
 

@@ -305,7 +305,7 @@ impl Session {
         self.told(cause, parked)
     }
 
-    /// What callers hear: of a parked server what they hear of one that did not start with the manager.
+    /// The error for callers: a parked server that does not start is reported like one that did not start with the manager.
     fn told(&self, cause: ServerError, parked: bool) -> Error {
         let error = Error::from(cause);
         match parked {

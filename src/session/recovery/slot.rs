@@ -18,7 +18,7 @@ pub(crate) enum State<C, D> {
     Closed,
 }
 
-/// What comes of the wish to replace a connection.
+/// Result of the claim to replace a connection.
 pub(super) enum Claim<C, D> {
     /// There will be none any more.
     Closed,

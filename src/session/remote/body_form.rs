@@ -1,10 +1,10 @@
-//! What a body is, by its first bytes rather than by the type that it is said to have.
+//! Tells the form of a body by its first bytes rather than by its declared content type.
 
 use super::http::{EVENTS, JSON};
 
 pub(super) const BOM: &[u8] = "\u{feff}".as_bytes();
 
-/// What a body is.
+/// Form of a body.
 pub(super) enum BodyForm {
     Json,
     Events,

@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) writer: RequestWriter,
     pub(super) sink: MessageSink,
     pub(super) gone: CancellationToken,
-    /// What every request says of the session, once that is known.
+    /// Headers that every request has, once they are known: the protocol version, and the session below.
     pub(super) version: OnceLock<HeaderValue>,
     pub(super) session: OnceLock<HeaderValue>,
     /// Where messages go, if not to the address of the server.
@@ -79,7 +79,7 @@ pub(super) struct Connection {
     pub(super) health: Health,
     tap: WireLog,
     truncator: Truncator,
-    /// What the server's requests cost that have no answer yet.
+    /// Bytes held for requests of the server that are not answered yet.
     owed: AtomicUsize,
     outbox: Mutex<Outbox>,
     /// Notified when nothing waits in it any more.
@@ -106,7 +106,7 @@ pub(super) struct Origin {
     pub(super) exchange: Option<u64>,
 }
 
-/// What a connection is opened with.
+/// Parts that a connection is built from.
 #[derive(Clone)]
 pub(super) struct ConnectionParts {
     pub(super) http: RemoteHttp,

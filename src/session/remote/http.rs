@@ -76,7 +76,7 @@ pub(super) struct RemoteHttp(Arc<RemoteHttpState>);
 
 struct RemoteHttpState {
     url: Url,
-    /// As configured.
+    /// Headers of the configuration.
     headers: HeaderMap,
     pooled: HttpClient,
     unpooled: HttpClient,
@@ -146,7 +146,7 @@ impl RemoteHttp {
         self.0.stalls.store(stalls, Relaxed);
     }
 
-    /// What reads answers to their ends.
+    /// The tasks that read answers to their ends.
     pub(super) fn rests(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
         self.0.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }

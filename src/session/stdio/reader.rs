@@ -41,7 +41,7 @@ const EXIT_LAG: Duration = Duration::from_millis(300);
 
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What brings the messages of one server to those who wait for them.
+/// Brings the messages of one server to those who wait for them.
 pub(in crate::session) struct StdioReader {
     reader: LineReader,
     writer: LineWriter,
