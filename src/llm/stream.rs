@@ -63,7 +63,7 @@ pub(super) struct Observer<'a> {
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
     /// The observer of the agent, for which nothing is asked in another way.
     events: Option<&'a dyn RequestEvents>,
-    /// What becomes of a request that others race with.
+    /// Records the fate of a request that races with others.
     log: Option<&'a Log<'a>>,
     /// Whether the observer gets pieces.
     pieces: bool,
@@ -213,7 +213,7 @@ impl<'a> Observer<'a> {
 /// Events that say only that the connection lives, by their names or their data.
 const PINGS: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
 
-/// What a body is that should be a stream of events.
+/// Form of a body that should be a stream of events.
 enum BodyForm {
     /// Nothing of it came yet.
     Unknown,

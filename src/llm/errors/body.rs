@@ -11,7 +11,7 @@ use crate::{
     text::one_line,
 };
 
-/// What an error answer says.
+/// Content of an error answer.
 #[derive(Debug, Default)]
 pub(in crate::llm) struct ErrorBody {
     /// In the server's words; not yet cut or cleaned of secrets.

@@ -63,7 +63,8 @@ impl LlmClient {
         outcomes.into_iter().unzip::<_, _, Vec<_>, _>().1
     }
 
-    /// As [`LlmClient::generate_batch`], each outcome with the number of its request as soon as it is there.
+    /// Sends requests like [`LlmClient::generate_batch`], and yields each outcome with the index of its request as soon as it
+    /// is there.
     pub fn stream_batch<'a>(
         &'a self,
         requests: &'a [ChatRequest],

@@ -19,7 +19,7 @@ const STEADY: usize = 512;
 const AFTER_PAUSE: usize = 8;
 /// Requests beside those under way after a suspicion that proved wrong.
 const AFTER_SUSPICION: usize = 16;
-/// What was learned of an endpoint that takes no more is doubtful after such a pause.
+/// The pause after which a learned limit is in doubt.
 const LONG_PAUSE: Duration = Duration::from_secs(10);
 /// A refusal teaches nothing for so long after a learned limit proved wrong.
 const UNTEACHABLE: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const UNTEACHABLE: Duration = Duration::from_secs(30);
 pub(super) struct Admission {
     pub in_flight: usize,
     pub peak: usize,
-    /// Of those in flight, the ones that entered since the last pause.
+    /// Requests in flight that entered since the last pause.
     pub fresh: usize,
     /// The limits that were set; those below may be a part of them.
     bounds: Bounds,
