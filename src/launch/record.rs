@@ -51,7 +51,7 @@ pub(super) struct Record {
     set: BTreeMap<String, String>,
     unset: Vec<String>,
     proofs: Vec<Proof>,
-    /// What the start took through the runner.
+    /// Duration of the start through the runner. `None`: it is not known.
     pub(super) runner_time: Option<Duration>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn key(spec: &StdioConfig, program: &Path) -> String {
 }
 
 impl Record {
-    /// What was seen of the program that `runner`, started from `path` with `spec`, came to.
+    /// Makes the record of `seen`, the program that `runner` came to when it was started from `path` with `spec`.
     ///
     /// # Errors
     /// Why that cannot be started without its runner.
