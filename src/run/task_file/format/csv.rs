@@ -10,7 +10,7 @@ const MOST_COLUMNS: usize = 10_000;
 /// For so many rows that do not fit it is found out whether a quote is the cause: each time the rest is looked at.
 const LOOKED_INTO: usize = 20;
 
-/// What separates cells.
+/// Bytes that can separate cells.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
 pub(super) fn read(text: &str, usual: u8) -> Result<Vec<Record>, FormatError> {
