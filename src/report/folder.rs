@@ -18,7 +18,7 @@ use crate::{
 /// Pauses of a run that are told from the times in which it worked.
 const MOST_PAUSES: usize = 100;
 
-/// What the folder of a run holds. Times are in milliseconds since the run began.
+/// Contents of the folder of a run. Times are in milliseconds since the run began.
 #[non_exhaustive]
 pub struct RunFolder {
     /// Where it is.
@@ -65,7 +65,7 @@ pub struct RunServer {
     pub name: String,
     /// How its first start went.
     pub start: RunServerStart,
-    /// What happened to it later.
+    /// Incidents after its first start.
     pub incidents: Vec<ServerIncident>,
 }
 
@@ -112,7 +112,7 @@ pub struct ServerIncident {
     pub at_ms: f64,
     /// Whether it is a failure.
     pub bad: bool,
-    /// What.
+    /// Description of the incident.
     pub words: String,
 }
 
@@ -128,7 +128,7 @@ pub struct RunTask {
     pub start_ms: f64,
     /// When it ended, or the run did.
     pub end_ms: f64,
-    /// As in `results.jsonl`, or `unfinished`.
+    /// The status in `results.jsonl`, or `unfinished`.
     pub status: String,
     /// Its line of `results.jsonl`.
     pub result: TaskLine,
@@ -144,7 +144,7 @@ impl RunTask {
     }
 }
 
-/// What a report needs of a line of `results.jsonl`.
+/// The fields of a line of `results.jsonl` that a report needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -207,18 +207,18 @@ pub struct TaskSpan {
     pub agent: String,
     /// When it began.
     pub start_ms: f64,
-    /// What it is.
+    /// The request or call.
     pub kind: SpanKind,
 }
 
-/// What a [`TaskSpan`] is.
+/// Kind of a [`TaskSpan`].
 #[non_exhaustive]
 pub enum SpanKind {
     /// A request to the model.
     Model(Option<ModelEnded>),
     /// A call of a tool.
     Call {
-        /// Of this server.
+        /// The server.
         server: String,
         /// The tool.
         tool: String,

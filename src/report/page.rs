@@ -1,6 +1,5 @@
-//! What the HTML pages of toolcrib share: one file that works from disk, loads nothing, and runs nothing but a script
-//! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
-//! out again.
+//! Parts that the HTML pages of toolcrib share: one file that works from disk, loads nothing, and runs nothing but a script
+//! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken out again.
 
 pub mod cards;
 pub mod start_advice;

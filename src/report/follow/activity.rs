@@ -1,5 +1,5 @@
-//! What the run did over time, as a chart: how many requests and calls were under way at once, and how tasks ended. The number of
-//! its bars is limited: a longer run has wider ones.
+//! Chart of the run's activity over time: how many requests and calls were under way at once, and how tasks ended. The number
+//! of its bars is limited: a longer run has wider ones.
 
 use crate::{
     report::{

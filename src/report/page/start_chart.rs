@@ -106,11 +106,11 @@ pub struct Bar {
     pub ended_ms: f64,
     /// Before its own start.
     pub queue_ms: f64,
-    /// What became of it.
+    /// Outcome of its start.
     pub end: End,
 }
 
-/// What became of it.
+/// Outcome of a start.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -266,7 +266,7 @@ fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
     text
 }
 
-/// What the colours and patterns mean; `with_templates` says whether a server has waited for one.
+/// Legend of the colours and patterns; `with_templates` says whether a server has waited for a template.
 pub fn legend(with_templates: bool) -> String {
     let key = |drawing: &str, words: &str| {
         format!(
@@ -286,7 +286,7 @@ pub fn legend(with_templates: bool) -> String {
     text
 }
 
-/// What a bar came to: `0.77s, 2 tools`.
+/// The result that a bar is labelled with: `0.77s, 2 tools`.
 pub fn label(bar: &Bar) -> String {
     match &bar.end {
         End::Ready { tools, .. } => format!("{}, {}", seconds(bar.ended_ms), counted(*tools, "tool")),
