@@ -6,7 +6,8 @@
 //! starts nothing outside once its last proof of ownership is older than eight tenths of the lease, by a clock that goes on
 //! while the machine sleeps.
 //!
-//! What cannot be excluded: a process that is frozen between that check and the first byte of a request repeats this one.
+//! One case cannot be excluded: a process that is frozen between that check and the first byte of a request repeats this
+//! request.
 
 mod cancel;
 mod facts;

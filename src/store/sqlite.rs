@@ -98,7 +98,7 @@ pub(crate) struct OpenedStore {
     pub store: RunStore,
     /// The tasks that have ended, with the status of each.
     pub ended: HashMap<String, String>,
-    /// What the others have spent, and those that are taken up again.
+    /// Amounts that the other tasks have spent, and those that are taken up again.
     pub spent: Spending,
 }
 
@@ -172,7 +172,7 @@ impl RunStore {
         answer.await.map_err(|_| self.closed())
     }
 
-    /// As [`RunStore::run`], in the order of the calls of this function.
+    /// Sends a job like [`RunStore::run`]; jobs are carried out in the order of the calls of this function.
     fn send<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -394,7 +394,7 @@ fn connect(path: &Path) -> Result<Connection, Opening> {
     Ok(connection)
 }
 
-/// What there is in a database beside its rows: kind, name, and how it was made. Triggers and views would run code.
+/// Objects in the schema of a database: type, name, and SQL. Triggers and views would run code.
 fn objects(connection: &Connection) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
     let mut listed = connection.prepare("select type, name, sql from sqlite_schema limit 100")?;
     let rows = listed.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

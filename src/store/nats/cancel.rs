@@ -42,7 +42,7 @@ impl CancelFlag {
     }
 }
 
-/// What became of a task when its run was cancelled.
+/// The state of a task when its run was cancelled.
 pub(crate) enum Closed {
     /// It is recorded as cancelled.
     Cancelled,

@@ -163,7 +163,7 @@ impl NatsStore {
         self.failed("cannot go on with", &error)
     }
 
-    /// What is published of a record.
+    /// The message that is published for a record: the record itself, or a reference to an object if it is long.
     async fn body(&self, key: &str, entry: &Entry) -> Result<Bytes> {
         let text = serde_json::to_vec(entry).map_err(|error| self.failed("cannot write to", &error))?;
         if text.len() <= LARGEST {
