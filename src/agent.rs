@@ -89,7 +89,7 @@ pub struct Agent {
     feed: Option<Feed>,
     cancel: CancellationToken,
     scoring: Option<Arc<dyn AnswerScoring>>,
-    /// Of the run.
+    /// Budget of the run.
     budget: Option<Arc<Budget>>,
     /// Servers whose results say what a model took that has read a page. What others say of it does not count.
     extracting: Arc<HashSet<ServerName>>,

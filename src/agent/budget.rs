@@ -33,7 +33,7 @@ pub(crate) struct Budget {
     limits: BudgetLimits,
     deadline: Option<Instant>,
     spent: Arc<Mutex<Spent>>,
-    /// What was counted ahead: the next requests have it until it is used up.
+    /// Amount that was counted in advance: the next requests draw on it until it is used up.
     counted: Mutex<Spent>,
 }
 

@@ -71,7 +71,7 @@ pub(super) fn arguments(
 /// Pairs of names that are compared.
 const MOST_COMPARED: usize = 20_000;
 
-/// What a schema says of the arguments by name.
+/// Arguments by name, as a schema describes them.
 struct Schema<'a> {
     properties: &'a Map<String, Value>,
     required: Vec<&'a str>,

@@ -34,7 +34,7 @@ const AT_A_TIME: Duration = Duration::from_millis(5);
 pub(super) struct CheckedCall {
     pub entry: Arc<CatalogEntry>,
     pub arguments: Map<String, Value>,
-    /// What was put right in it.
+    /// Corrections that were made in it.
     pub corrections: Vec<Correction>,
     /// The numbers of the model's arguments that their values cannot hold.
     pub exact: ExactNumbers,
