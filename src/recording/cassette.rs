@@ -25,7 +25,7 @@ use crate::config::Secrets;
 /// Version of the file; no other one is read.
 const VERSION: u32 = 1;
 
-/// What kind of thing was asked for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RequestKind {
@@ -77,7 +77,7 @@ enum CassetteLine {
     },
 }
 
-/// What became of a question.
+/// End of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RequestEnd {

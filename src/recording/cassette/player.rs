@@ -69,7 +69,7 @@ struct RecordedExchange {
     used: bool,
 }
 
-/// What a question was answered with.
+/// The outcome of a request in a replay.
 pub(crate) enum Replayed {
     Answer(Value),
     /// The caller stopped waiting in the recording: no answer comes for this time.

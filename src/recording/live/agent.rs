@@ -21,7 +21,7 @@ pub enum AgentEvent {
         tool: String,
         /// The call as the model wrote it.
         raw: String,
-        /// What was put right, in this order.
+        /// Corrections in the order in which they were made.
         corrections: Vec<Correction>,
     },
     /// A call failed, and another tool took it over.
@@ -105,7 +105,7 @@ pub enum AgentEvent {
         attempt: u32,
         /// Why the conversation had come to its end.
         why: String,
-        /// What it said.
+        /// The answer.
         said: String,
         /// Whether that is an answer.
         answered: bool,
@@ -127,7 +127,7 @@ impl AgentEvent {
     }
 }
 
-/// What was put right.
+/// Kind of a correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -152,7 +152,7 @@ pub enum CorrectionKind {
 }
 
 impl fmt::Display for CorrectionKind {
-    /// As in JSON.
+    /// Writes the name that the kind has in JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Server => "server",
@@ -171,11 +171,11 @@ impl fmt::Display for CorrectionKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Correction {
-    /// What it was.
+    /// Its kind.
     pub kind: CorrectionKind,
-    /// As the model wrote it.
+    /// The text that the model wrote.
     pub from: String,
-    /// As it was sent.
+    /// The text that was sent.
     pub to: String,
 }
 

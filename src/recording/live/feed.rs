@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{DroppedEvents, FeedEvent, LiveEvent, Rank};
 use crate::duration::nanos;
 
-/// What agents tell into. Clones are the same feed; the stream ends when the last one is gone, and with it every
+/// Sender of the events of agents. Clones are the same feed; the stream ends when the last one is gone, and with it every
 /// [`Agent`](crate::Agent) that holds one.
 ///
 /// Writing costs one push under a lock that is never held for longer, and nothing once the reader is gone. A reader
