@@ -115,14 +115,14 @@ impl ExportFormat {
     }
 }
 
-/// What is exported of a run, and how.
+/// An export of a run: the format, and which tasks it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Export {
     format: ExportFormat,
     only: Option<Outcome>,
 }
 
-/// What an export holds.
+/// Contents of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportSummary {

@@ -36,7 +36,7 @@ struct Trace<'a> {
     places: HashMap<String, usize>,
     named: HashSet<(u32, usize)>,
     servers: HashMap<String, usize>,
-    /// Those of which something was written: a task that was interrupted has several parts.
+    /// Tasks of which something was written: one that was interrupted has several parts.
     tasks: HashSet<String>,
     last_ns: u64,
 }
