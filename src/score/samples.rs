@@ -65,7 +65,7 @@ pub struct SampleFigures {
     pub deviation: Option<f64>,
     /// The lowest and the highest of these mean scores. `None` for a single round.
     pub lowest: Option<f64>,
-    /// As [`lowest`](SampleFigures::lowest).
+    /// The highest of these mean scores, like [`lowest`](SampleFigures::lowest).
     pub highest: Option<f64>,
     /// How many tasks pass if the most frequent answer counts. `None`: no task has an answer that was judged.
     pub majority: Option<Majority>,
