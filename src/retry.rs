@@ -118,8 +118,8 @@ impl RetryPolicy {
         (self.base.saturating_mul(2).clamp(Self::SHORTEST, cap), cap)
     }
 
-    /// What to do after a failed attempt, `elapsed` after the first began, when the server named `hint`. `random` gives
-    /// numbers in `0..1`.
+    /// Decides what to do after a failed attempt. `elapsed` is the time since the first attempt began, `hint` the wait that the
+    /// server named. `random` gives numbers in `0..1`.
     pub(crate) fn delay(
         &self,
         failed: &FailureRecord,
@@ -189,17 +189,17 @@ impl Default for RetryPolicy {
 pub(crate) struct FailureRecord {
     /// Requests that were sent for it.
     pub attempts: u32,
-    /// Those of them that were followed by a wait, each of which doubles the next one.
+    /// Requests among them that were followed by a wait; each wait doubles the next one.
     pub waits: u32,
     /// The share of requests whose first attempt fails at this endpoint, 0 to 1.
     pub failing: f64,
-    /// What the endpoint does meanwhile.
+    /// State of the endpoint meanwhile.
     pub endpoint: EndpointState,
     /// How long the request has met failures, if the last one was a sign that the endpoint is down.
     pub down: Option<Duration>,
 }
 
-/// What an endpoint does while a request fails.
+/// State of an endpoint while a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointState {
     /// It answers others, as far as is known.
@@ -212,7 +212,7 @@ pub(crate) enum EndpointState {
     Silent,
 }
 
-/// What to do after a failed attempt.
+/// Decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Try again after this time.
