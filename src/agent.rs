@@ -85,7 +85,7 @@ pub struct Agent {
     /// Agents above this one.
     depth: u32,
     observer: Option<TrafficObserver>,
-    /// For the observers of its tasks, where they have none yet.
+    /// Feed for the observers of its tasks, where they have none yet.
     feed: Option<Feed>,
     cancel: CancellationToken,
     scoring: Option<Arc<dyn AnswerScoring>>,

@@ -140,7 +140,7 @@ impl Export {
         Self { format, only: None }
     }
 
-    /// Only tasks that ended in this way.
+    /// Restricts the export to tasks that ended in this way.
     #[must_use]
     pub fn only(mut self, outcome: Outcome) -> Self {
         self.only = Some(outcome);

@@ -62,7 +62,7 @@ impl RetryPolicy {
         &[("fast", Self::fast), ("agent", Self::agent), ("patient", Self::patient)];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(10);
-    /// Before so many attempts no request is given up for failing where others do not.
+    /// Attempts before which no request is given up for failing where others do not.
     const FEWEST: u32 = 6;
     /// While an endpoint is not known to be down, waits grow up to so many times `base`.
     const GROWTH: u32 = 10;
@@ -71,7 +71,7 @@ impl RetryPolicy {
     /// A year: far beyond any use, far below what arithmetic with times cannot hold.
     const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
-    /// For a person who waits: 3 attempts, up to 0.05 s and 0.1 s between them.
+    /// The profile for a person who waits: 3 attempts, up to 0.05 s and 0.1 s between them.
     pub fn fast() -> Self {
         Self {
             max_attempts: 3,
@@ -97,7 +97,7 @@ impl RetryPolicy {
         }
     }
 
-    /// For a server of one's own under load: 10 attempts with 30 s between.
+    /// The profile for a server of one's own under load: 10 attempts with 30 s between.
     pub fn patient() -> Self {
         Self {
             max_attempts: 10,

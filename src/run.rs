@@ -168,7 +168,7 @@ pub struct RunSummary {
     pub warnings: Vec<Arc<Error>>,
     /// How long the servers took to start.
     pub init: Duration,
-    /// From the first server to the last line.
+    /// Time from the first server to the last line.
     pub wall: Duration,
     /// How often it was continued, or taken up again. What `totals` has of the clients of the model (`llm`) is since the
     /// last time.
@@ -362,7 +362,7 @@ impl Run {
         Self { resume, ..self }
     }
 
-    /// For [`StartedRun::work`]: the run has no tasks of its own, and starts its servers all the same.
+    /// Makes it a run for [`StartedRun::work`]: it has no tasks of its own, and starts its servers all the same.
     #[cfg(feature = "nats")]
     #[must_use]
     pub fn worker(self) -> Self {

@@ -103,7 +103,7 @@ use crate::{
 const ABANDON_LIMIT: Duration = Duration::from_secs(2);
 /// How long a remote server may take to hear that the session ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
-/// In place of a wait that no event of ours ends.
+/// The time of a wait that only other events end.
 const NEVER: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// The logical connection to one server. It outlives the server's process.
@@ -158,7 +158,7 @@ pub(crate) struct FirstStartInfo {
 
 /// How a first start differs from a restart.
 pub(crate) struct FirstStart<'a> {
-    /// In place of the configured limit.
+    /// Limit that replaces the configured one.
     pub(crate) limit: Duration,
     /// `server/discover` is not asked: it is known that no answer would come.
     pub(crate) mute: bool,
@@ -171,7 +171,7 @@ pub(crate) struct FirstStart<'a> {
 struct RestartReason {
     /// Continues the sentence "server X ...".
     what: String,
-    /// On request, not because of a failure.
+    /// The restart was requested, and is not due to a failure.
     asked: bool,
     /// The server goes on, and has forgotten the session.
     is_renewal: bool,

@@ -392,7 +392,7 @@ impl EarlierAttempt {
 pub struct TaskError {
     /// Stable code.
     pub code: ErrorCode,
-    /// In words.
+    /// Description of the error.
     pub message: String,
     /// The server concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]

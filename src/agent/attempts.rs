@@ -19,7 +19,7 @@ pub(super) struct Closing {
     pub ask: bool,
     /// An answer in a box from on the way counts, if there is none at the end.
     pub fall_back: bool,
-    /// Without an answer the model says what went wrong, for the next attempt.
+    /// The model says what went wrong, for the next attempt, if there is no answer.
     pub learn: bool,
 }
 

@@ -477,12 +477,12 @@ fn within(folder: &str, files: Vec<(String, String)>) -> impl Iterator<Item = (S
     files.into_iter().map(move |(file, text)| (format!("{folder}/{file}"), text))
 }
 
-/// To a billionth of a dollar: sums of binary fractions have more digits than that.
+/// Rounds to a billionth of a dollar: sums of binary fractions have more digits than that.
 fn nanodollars(usd: f64) -> f64 {
     (usd * 1e9).round() / 1e9
 }
 
-/// To the microsecond, as all times of a report.
+/// Rounds milliseconds to the microsecond, as all times of a report.
 fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

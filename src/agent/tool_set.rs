@@ -54,7 +54,7 @@ pub(super) struct ToolSet {
     /// Other agents.
     delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
-    /// By visible name and by path. `None`: several have it.
+    /// Indexes of tools by visible name and by path. `None`: several have it.
     by_name: HashMap<String, Option<usize>>,
     specs: Arc<[ToolSpec]>,
 }

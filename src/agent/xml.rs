@@ -81,7 +81,7 @@ const MOST_LOOKED: usize = 16;
 /// Where the blocks and the thoughts of an answer are, in order.
 struct Parts {
     blocks: Vec<Block>,
-    /// From `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
+    /// Ranges from `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
     thoughts: Vec<Range<usize>>,
     /// Bytes that were looked through for ends of arguments.
     looked: usize,
@@ -213,7 +213,7 @@ pub(super) fn prompt(entries: &[Arc<CatalogEntry>]) -> String {
     text
 }
 
-/// For the fuzz target `blocks`: an answer with calls in its text.
+/// Entry of the fuzz target `blocks`: reads an answer with calls in its text.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(text: &str) {
     let read = blocks(text);

@@ -23,7 +23,7 @@ pub struct Runner {
 pub enum Freshness {
     /// Never: the version is given.
     Pinned,
-    /// Not as long as it has one that will do.
+    /// It does not, as long as it has one that will do.
     Cached,
     /// At each start; also if this is unknown.
     Newest,

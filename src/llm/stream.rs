@@ -127,12 +127,12 @@ impl<'a> Observer<'a> {
         Self { told: AtomicBool::new(false), tell, events, log: None, pieces: true }
     }
 
-    /// For the attempts of one of several requests that race.
+    /// Log for the attempts of one of several requests that race.
     pub(super) fn log(&self) -> Log<'a> {
         Log { attempts: Mutex::default(), outer: self.log }
     }
 
-    /// For one of several requests that race: their pieces are not passed to the observer.
+    /// Observer of one of several requests that race: their pieces are not passed on.
     pub(super) fn racer<'b>(&'b self, log: &'b Log<'b>) -> Observer<'b> {
         Observer { log: Some(log), events: self.events, pieces: false, ..Observer::default() }
     }

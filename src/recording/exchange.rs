@@ -270,7 +270,7 @@ impl TrafficObserver {
         next(&self.0.exchanges.catalog_reads)
     }
 
-    /// From reading `n` on the agent has these tools.
+    /// Records that the agent has these tools from reading `n` on.
     pub(crate) fn record_tools(&self, n: u32, servers: Value) {
         if let Some(CassetteMode::Record(recorder)) = &self.0.exchanges.cassette {
             let id = self.digest(servers.clone());

@@ -213,7 +213,7 @@ pub enum LiveEvent {
 pub struct LiveError {
     /// A stable code, or the class of a failed model request.
     pub code: String,
-    /// In words, with its causes.
+    /// Description of the error, with its causes.
     pub message: String,
     /// Bytes of the message before its causes.
     #[serde(skip)]

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct EventIndex {
     servers: HashMap<String, usize>,
-    /// By name, then by attempt.
+    /// Positions of tasks by name, then by attempt.
     tasks: HashMap<String, HashMap<u32, usize>>,
     /// The last attempt at each task: events of its agents do not repeat its number.
     latest: HashMap<String, usize>,

@@ -230,7 +230,7 @@ fn task(task: &RunTask) -> Value {
     })
 }
 
-/// To the microsecond.
+/// Rounds milliseconds to the microsecond.
 fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

@@ -41,7 +41,7 @@ pub struct RunFolder {
     pub dropped: u64,
     /// The servers, in the order of the manifest.
     pub servers: Vec<RunServer>,
-    /// In the order in which they began.
+    /// Attempts at tasks in the order in which they began.
     pub tasks: Vec<RunTask>,
 }
 
@@ -151,7 +151,7 @@ impl RunTask {
 #[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
 pub struct TaskLine {
     pub task: String,
-    /// From 1; 0 where the line does not say.
+    /// Number of the sample, from 1; 0 where the line does not say.
     pub sample: u32,
     pub attempt: u32,
     pub status: String,

@@ -108,7 +108,7 @@ pub struct RunInfo {
     pub state: RunState,
     /// When it began, RFC 3339.
     pub started: Option<String>,
-    /// From its beginning to its last event, without `paused_ms`.
+    /// Time from its beginning to its last event, without `paused_ms`.
     pub wall_ms: f64,
     /// How long nobody worked on it meanwhile, in all: it was interrupted, or taken up again.
     pub paused_ms: f64,

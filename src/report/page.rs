@@ -40,7 +40,7 @@ pub fn tail(json: &str, script: Option<&str>) -> String {
 
 /// A span of time with round marks.
 pub struct Axis {
-    /// In milliseconds.
+    /// Length in milliseconds.
     pub span: f64,
 }
 
@@ -63,7 +63,7 @@ impl Axis {
         self.every(step, words)
     }
 
-    /// From a minute on: steps as clocks have them.
+    /// Ticks of an axis of a minute or more, at steps as clocks have them.
     fn clock_ticks(&self, raw: f64) -> Vec<(f64, String)> {
         let seconds = [10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 21_600.0];
         let step = seconds.map(|seconds| 1e3 * seconds).into_iter().find(|step| *step >= raw);

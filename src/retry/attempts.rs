@@ -58,7 +58,7 @@ pub(crate) enum WaitOwner {
 }
 
 impl FailureWeight {
-    /// For a request whose endpoint is not observed: only the number of attempts ends it.
+    /// The weight for a request whose endpoint is not observed: only the number of attempts ends it.
     pub(crate) const OWN: Self =
         Self { pace: WaitOwner::Own(EndpointState::Answering), sent: true, outage: false, failing: 1.0 };
 }
@@ -68,7 +68,7 @@ impl FailureWeight {
 pub(crate) enum Retry {
     /// Repeating cannot help.
     Never,
-    /// Not now, for this reason.
+    /// No repetition now, for this reason.
     Stop(GiveUp),
     /// The policy decides.
     Yes,

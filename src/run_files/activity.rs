@@ -79,7 +79,7 @@ pub(super) struct ActivityTracker {
 #[derive(Debug)]
 struct Task {
     began: Instant,
-    /// By agent, whether it is a call, and number; the one that began last comes last.
+    /// Steps by agent, whether it is a call, and number; the one that began last comes last.
     steps: Vec<((String, bool, u32), Step)>,
 }
 

@@ -30,7 +30,7 @@ use crate::{
 
 /// Version of the lines of `events.jsonl`.
 const SCHEMA: u32 = 1;
-/// From this size on only the ends of tasks and of the run are written.
+/// Size from which on only the ends of tasks and of the run are written.
 const LIMIT: u64 = 256 << 20;
 
 /// One line of `events.jsonl`.
@@ -199,7 +199,7 @@ pub enum Event {
 pub enum RunEnd {
     /// Every task was run.
     Finished,
-    /// From outside, or because its results could not be written.
+    /// It was stopped from outside, or because its results could not be written.
     Stopped,
     /// Its budget was used up before every task was run.
     BudgetUsedUp,

@@ -47,7 +47,7 @@ struct OutgoingCall<'a> {
 /// The answer to a call.
 pub(super) enum CallAnswer {
     Result(ToolResult),
-    /// To a call that was written elsewhere.
+    /// The answer to a forwarded call, as it was written.
     Written(ForwardedAnswer),
 }
 

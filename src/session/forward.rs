@@ -44,7 +44,7 @@ const REPEATABLE: [&str; 15] = [
 #[derive(Clone, Copy)]
 pub(crate) struct ForwardedRequest<'a> {
     pub(crate) method: &'a str,
-    /// Without `_meta`.
+    /// Parameters without `_meta`.
     pub(crate) params: &'a RawObject,
     /// The members of `_meta`. They count before those of the session.
     pub(crate) meta: &'a RawObject,

@@ -15,9 +15,9 @@ pub(crate) type SpentFor<'a> = &'a dyn Fn(Option<&str>, &Value) -> Amount;
 /// Amounts that tasks have spent which have not ended, or are taken up again.
 #[derive(Debug, Default)]
 pub(crate) struct Spending {
-    /// By the id of the task in the store: for steps whose outcome its agents take from the journal.
+    /// Amounts by the id of the task in the store: for steps whose outcome its agents take from the journal.
     of_tasks: HashMap<String, Amount>,
-    /// For steps that are done again.
+    /// Amount for steps that are done again.
     sunk: Amount,
 }
 

@@ -89,7 +89,7 @@ pub(crate) struct StoreSetup<'a> {
     pub stop: CancellationToken,
     /// Whether a task that ended with this status is taken up again.
     pub goes_on: &'a dyn Fn(&str) -> bool,
-    /// For [`OpenedStore::spent`].
+    /// Function that tells what a step took, for [`OpenedStore::spent`].
     pub spent: SpentFor<'a>,
 }
 
@@ -199,7 +199,7 @@ impl RunStore {
         self.failure().unwrap_or_else(|| failed("write", &self.shared.path, None))
     }
 
-    /// From this number of pages on the disk counts as full.
+    /// Limits the pages of the database: with more of them the disk counts as full.
     #[cfg(test)]
     pub(super) async fn limit_pages(&self, pages: u32) {
         let limit = move |store: &Transaction<'_>| store.pragma_update(None, "max_page_count", pages);

@@ -22,7 +22,7 @@ use crate::{
 
 /// The files that decide what one runner starts.
 struct Inputs {
-    /// In the working directory and in those above it.
+    /// Files in the working directory and in those above it.
     project: &'static [&'static str],
     /// Below the home folder, and below those for configuration and data.
     home: &'static [&'static str],
@@ -63,7 +63,7 @@ const REWRITTEN: &[&str] =
 /// Longest of them whose words are compared.
 const MAX_REWRITTEN: u64 = 4 << 20;
 
-/// In a `pyproject.toml`: that uv looks at more than the files above.
+/// Words in a `pyproject.toml` which show that uv looks at more than the files above.
 const FURTHER: &[&str] = &["tool.uv.workspace", "tool.uv.sources", "cache-keys"];
 /// Longest `pyproject.toml` that is read.
 const MAX_PROJECT: u64 = 1 << 20;

@@ -17,7 +17,7 @@ const COMPARED: u32 = 5;
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 /// A template that was not used for so long ends, if no server is expected.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
-/// And if some are: perhaps nobody ever calls them.
+/// The same time if servers are expected: perhaps nobody ever calls them.
 const IDLE_EXPECTING: Duration = Duration::from_secs(10 * 60);
 /// However much it is used, it ends then: the next one has a new seed of hashes, and new times.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
@@ -45,7 +45,7 @@ pub(super) enum Stage<T> {
     Ready {
         since: Instant,
         template: Arc<T>,
-        /// That it has imported.
+        /// Number of modules that it has imported.
         modules: u64,
     },
     /// There is none for a while.

@@ -69,7 +69,7 @@ pub(crate) enum Proof {
     Varies {
         /// How they differ, without secrets.
         reason: String,
-        /// In seconds since 1970.
+        /// Time of this conclusion, in seconds since 1970.
         when: u64,
     },
     /// Like `Proven`, but the server ends in its first seconds, forked or not.
@@ -78,7 +78,7 @@ pub(crate) enum Proof {
     Off {
         /// Why, without secrets.
         reason: String,
-        /// In seconds since 1970.
+        /// Time of this conclusion, in seconds since 1970.
         when: u64,
         /// The fork that ended in its first seconds, if that is the reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub(crate) enum Proof {
 /// The early end of a fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ended {
-    /// In words.
+    /// Description of the end.
     how: String,
     /// The offer of ordinary starts that the fork was to match.
     before: Fingerprint,
@@ -109,7 +109,7 @@ pub(crate) enum Verdict {
 /// Facts about a template that are kept for later ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// From its start until it could be forked.
+    /// Time from its start until it could be forked.
     pub(super) ready: Option<Duration>,
     /// Modules that it cannot import.
     pub(super) avoid: Vec<String>,
@@ -232,7 +232,7 @@ impl Proof {
         }
     }
 
-    /// Without the secrets in its reason.
+    /// Hides `secrets` in its reason.
     pub(super) fn without(mut self, secrets: &Secrets) -> Self {
         if let Self::Doubtful { reason, .. } | Self::Varies { reason, .. } | Self::Off { reason, .. } =
             &mut self
@@ -247,7 +247,7 @@ fn short(reason: &str) -> String {
     cut_bytes(reason, MAX_REASON).to_owned()
 }
 
-/// In seconds since 1970.
+/// The present time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -346,7 +346,7 @@ fn of_template(key: &str) -> String {
     format!("template-{key}")
 }
 
-/// For the fuzz target `records`: what is kept of forks.
+/// Entry of the fuzz target `records`: reads stored facts about forks.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = serde_json::from_slice::<MemoryRecord>(bytes);

@@ -29,7 +29,7 @@ const OF_ONE_PROCESS: &[&str] = &["PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONPERFS
 pub(crate) enum Entry {
     /// A module, by its dotted name.
     Module(String),
-    /// By its absolute path.
+    /// A script, by its absolute path.
     Script(String),
 }
 

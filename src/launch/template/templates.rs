@@ -151,7 +151,7 @@ impl Templates {
         }))
     }
 
-    /// From now on those of `more` are secret, too. Templates that may have one of them, or print it, end.
+    /// Adds secrets: templates that may have one of them, or print it, end.
     pub(crate) fn learn(&self, more: &Secrets) {
         {
             let mut secrets = self.0.secrets.write().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ use crate::{
 /// Content of an error answer.
 #[derive(Debug, Default)]
 pub(in crate::llm) struct ErrorBody {
-    /// In the server's words; not yet cut or cleaned of secrets.
+    /// The message in the server's words; not yet cut or cleaned of secrets.
     pub message: String,
     /// Every code and type given, in lower case.
     pub codes: Vec<String>,

@@ -169,7 +169,7 @@ impl Gate {
         lock(&self.0).flow.bounds()
     }
 
-    /// Only this part of the limits counts from now on. Without a part of one of them no request goes.
+    /// Restricts the gate to this part of its limits from now on. If the part of one limit is empty, no request passes.
     #[cfg(feature = "nats")]
     pub(in crate::llm) fn allow(&self, part: EndpointLimits) {
         let mut state = lock(&self.0);

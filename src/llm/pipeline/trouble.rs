@@ -75,7 +75,7 @@ impl fmt::Display for ModelTrouble {
     }
 }
 
-/// In tenths of a second below ten seconds, and whole seconds above.
+/// Rounds a time for display: to tenths of a second below ten seconds, else to whole seconds.
 fn for_display(left: Duration) -> Duration {
     let step = if left < Duration::from_secs(10) { 100 } else { 1000 };
     let millis = rounded(left).as_millis().div_ceil(step) * step;

@@ -73,7 +73,7 @@ struct FeedState {
 
 #[derive(Debug)]
 struct Queue {
-    /// By [`Rank`], each in order, each event with its place among all and its bytes.
+    /// Events by [`Rank`], each in order, each event with its place among all and its bytes.
     ranks: [VecDeque<(u64, usize, FeedEvent)>; 3],
     next: u64,
     bytes: usize,

@@ -127,9 +127,9 @@ impl Sort {
 pub(crate) struct TaskQuery {
     pub(crate) sort: Sort,
     pub(crate) descending: bool,
-    /// Only those with this status.
+    /// The status of the tasks that are shown. `None`: all are shown.
     pub(crate) status: Option<String>,
-    /// Only those with this text in their id, answer, reason, error, servers or tools, in any case.
+    /// Text that the shown tasks have in their id, answer, reason, error, servers or tools, in any case. Empty: all are shown.
     pub(crate) text: String,
     /// The page, from 0.
     pub(crate) page: usize,

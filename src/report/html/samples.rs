@@ -18,7 +18,7 @@ const SIGNS: usize = 64;
 /// The samples of one task.
 #[derive(Default)]
 struct TaskSamples<'a> {
-    /// By their number.
+    /// Status of each sample, by its number.
     statuses: BTreeMap<u32, &'a str>,
     judged: usize,
     passed: usize,

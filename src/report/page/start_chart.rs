@@ -18,7 +18,7 @@ use crate::{
     text::{counted, cut},
 };
 
-/// In the units of the drawing, which is scaled to the page.
+/// Sizes in the units of the drawing, which is scaled to the page.
 const THICK: f64 = 13.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 22.0;
@@ -75,11 +75,11 @@ pub const PATTERNS: &str = concat!(
 /// One run, to be drawn.
 #[derive(Serialize, Deserialize)]
 pub struct Picture {
-    /// From the first server to the last.
+    /// Time from the first server to the last.
     pub wall_ms: f64,
     /// The server that was ready last.
     pub last: Option<String>,
-    /// In the order of the configuration.
+    /// Servers in the order of the configuration.
     pub servers: Vec<Bar>,
 }
 
@@ -102,9 +102,9 @@ impl Picture {
 pub struct Bar {
     /// Its name.
     pub name: String,
-    /// From the beginning of the whole start.
+    /// Time of its end, from the beginning of the whole start.
     pub ended_ms: f64,
-    /// Before its own start.
+    /// Time before its own start.
     pub queue_ms: f64,
     /// Outcome of its start.
     pub end: End,

@@ -59,7 +59,7 @@ pub(in crate::session) struct BadAnswer {
     pub(in crate::session) code: ErrorCode,
     /// Continues the sentence "server X ...".
     pub(in crate::session) what: &'static str,
-    /// In the server's words.
+    /// The reason in the server's words.
     pub(in crate::session) why: String,
     pub(in crate::session) help: Option<String>,
 }
@@ -277,14 +277,14 @@ impl Failure {
         &self.what
     }
 
-    /// Without `secrets`: much of it is in the words of servers and libraries.
+    /// Hides `secrets` in the failure: much of its text comes from servers and libraries.
     pub(super) fn without(mut self, secrets: &Secrets) -> Self {
         let Self { what, causes, stderr_tail, help, .. } = &mut self;
         secrets.hide_each(std::iter::once(what).chain(causes).chain(stderr_tail).chain(help));
         self
     }
 
-    /// With the server's name.
+    /// Adds the server's name.
     pub(in crate::session) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);
         error.causes = self.causes;

@@ -58,9 +58,9 @@ pub(super) struct Spawning<'a> {
 /// Time that the processes of one start have waited.
 #[derive(Clone, Copy, Default)]
 struct Waits {
-    /// For a slot, after the last one has waited for a template in vain.
+    /// Wait for a slot, after the last one has waited for a template in vain.
     queue: Duration,
-    /// For templates and slots, all of them together: the clock of a start runs without these.
+    /// Sum of the waits for templates and slots: the clock of a start runs without these.
     all: Duration,
 }
 

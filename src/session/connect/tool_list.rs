@@ -247,8 +247,8 @@ async fn read_when_changed<F: Future<Output = ()>>(
     }
 }
 
-/// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
-/// resources are for clients of the gateway.
+/// Subscribes to changes of the lists. In the era of 2026-07-28, the server reports changes as long as a subscription request
+/// is open. Changes of prompts and resources are for clients of the gateway.
 async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &ToolListCheck) {
     if facts.told_lists.is_empty() {
         return;

@@ -35,7 +35,7 @@ impl<C, D> Slot<C, D> {
         Self { state: Mutex::new(State::Ready { generation: 0, connection }) }
     }
 
-    /// Without a connection yet: the first one will be generation 1.
+    /// Creates a slot without a connection: the first one will be generation 1.
     pub(super) fn empty(down: D) -> Self {
         Self { state: Mutex::new(State::Down { generation: 0, down }) }
     }

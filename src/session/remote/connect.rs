@@ -320,7 +320,7 @@ impl From<RemoteFailure> for Start {
 }
 
 impl Start {
-    /// With what the server said before of what it speaks.
+    /// Converts it to a cause. `versions` describes the revisions that the server named before, if it did.
     fn into_cause(self, versions: NotModern, url: &url::Url) -> Cause {
         let cause = match self {
             Self::Failed(failure) => failure.into_cause(url),

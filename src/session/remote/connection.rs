@@ -100,9 +100,9 @@ struct Outbox {
 /// Where a message came in.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Origin {
-    /// On the stream of this request of ours.
+    /// The request of ours whose stream it came on.
     pub(super) request: Option<i64>,
-    /// Which is a forwarded one with this number.
+    /// The number of that request, if it is a forwarded one.
     pub(super) exchange: Option<u64>,
 }
 

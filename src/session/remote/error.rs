@@ -116,7 +116,7 @@ impl RemoteFailure {
         matches!(self, Self::Status(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// In words, for a server at `url`.
+    /// Describes the failure of a server at `url`.
     pub(super) fn words(&self, url: &Url) -> String {
         match self {
             Self::NotSent => "the connection had ended".to_owned(),
@@ -128,7 +128,7 @@ impl RemoteFailure {
         }
     }
 
-    /// For a request of the server at `url`.
+    /// Converts the failure of a request to the server at `url`.
     pub(super) fn into_no_reply(self, url: &Url) -> NoReply {
         let why = self.words(url);
         match self {
@@ -151,7 +151,7 @@ impl RemoteFailure {
         }
     }
 
-    /// For a connection that does not come to stand.
+    /// Converts the failure of a connection attempt.
     pub(super) fn into_cause(self, url: &Url) -> Cause {
         match &self {
             Self::NotSent | Self::Ended => Cause::Closed,

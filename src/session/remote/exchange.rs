@@ -135,9 +135,9 @@ impl Drop for OpenRequest<'_> {
 
 /// How the reading of a stream ended.
 pub(super) enum Read {
-    /// With the answer.
+    /// It ended with the answer.
     Answered,
-    /// Without it.
+    /// It ended without the answer.
     Ended,
 }
 

@@ -72,7 +72,7 @@ fn page(text: &str) -> String {
     }
 }
 
-/// In one line, and cut.
+/// Puts a text on one line, and cuts it.
 fn line(text: &str) -> String {
     beginning(&one_line(text), MAX_TOLD)
 }

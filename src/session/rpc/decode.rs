@@ -34,7 +34,7 @@ pub(in crate::session) enum Decoded {
     Notification(String, Option<Box<RawValue>>),
     /// Messages that are to be decoded one by one.
     Several(Mended),
-    /// Not a message; the beginning of it.
+    /// The beginning of a line that is no message.
     Junk(String),
     Blank,
 }
@@ -332,7 +332,7 @@ fn number(text: &str) -> Option<i64> {
     whole_number(text[..end].trim_ascii())
 }
 
-/// For the fuzz target `message`: a line whole, and as one that was skipped.
+/// Entry of the fuzz target `message`: decodes a line whole, and as one that was skipped.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(line: &[u8]) {
     let _ = short(line);

@@ -164,7 +164,7 @@ impl RequestTable {
         }
     }
 
-    /// In which form the answer to a request is wanted. `None`: nobody waits for it.
+    /// The form in which the answer to a request is wanted. `None`: nobody waits for it.
     pub(in crate::session) fn form(&self, id: i64) -> Option<AnswerForm> {
         self.requests().open.get(&id).map(|waiting| waiting.form)
     }

@@ -43,7 +43,8 @@ pub(super) enum Kind {
     Request(i64, Arc<RequestProgress>),
     /// An answer to the server.
     Reply(LinePosition),
-    /// That a request of ours is given up. There are no more of them than requests that were sent and have no answer.
+    /// The notice that a request of ours is given up. There are no more of these than requests that were sent and have no
+    /// answer.
     Cancellation(LinePosition),
     Notification(LinePosition),
 }

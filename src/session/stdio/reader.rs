@@ -110,7 +110,7 @@ impl StdioReader {
         }
     }
 
-    /// For requests.
+    /// The client that sends requests to this server.
     pub(in crate::session) fn client(&self) -> RpcClient {
         self.client.clone()
     }

@@ -54,7 +54,7 @@ pub(crate) struct Submitted {
 pub(crate) struct ClaimedTask {
     /// The name of its run.
     pub run: String,
-    /// With the number of the sample that it is.
+    /// The task, with the number of its sample.
     pub task: Task,
     /// How many samples of each task the run has.
     pub samples: u64,

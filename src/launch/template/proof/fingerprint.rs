@@ -30,7 +30,7 @@ pub(crate) struct Fingerprint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolPrint {
-    /// Not stored.
+    /// Name for messages. Not stored.
     #[serde(skip)]
     shown: String,
     name: String,

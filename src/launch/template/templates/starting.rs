@@ -27,7 +27,7 @@ use crate::{
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
-/// And if what it imports was not compared yet.
+/// The same time if what it imports was not compared yet.
 const READY_AND_COMPARED: Duration = Duration::from_secs(90);
 /// How long one that ends by itself may take for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -173,7 +173,7 @@ impl Starting {
         self.state.slot().memory.clone()
     }
 
-    /// For the next one. Writes a file.
+    /// Keeps the facts for the next template. Writes a file.
     async fn remember(&self, memory: Memory) {
         self.state.slot().memory = memory.clone();
         let (proofs, key) = (self.proofs.clone(), self.key.hash());

@@ -13,7 +13,7 @@ mod learned;
 pub(super) use learned::AdmissionTicket;
 use learned::LearnedLimit;
 
-/// With so many at once it is open again for all that matters.
+/// Requests at once that end a ramp: with this many, the gate counts as open again.
 const STEADY: usize = 512;
 /// Requests at once after a pause; each answer adds two.
 const AFTER_PAUSE: usize = 8;
@@ -60,7 +60,7 @@ pub(super) enum RefusalCause {
     /// There are too many at once. The call goes again when one of the others is answered. `again`: it was refused
     /// though there were no more at once than were thought to have room.
     Full { again: bool },
-    /// Not even one at a time is taken: there were too many in the last time.
+    /// Too many requests in a time: not even one at a time is taken.
     Rate,
     /// Nothing that is known of.
     Unexplained,

@@ -49,9 +49,9 @@ pub(super) struct History {
 
 /// Meaning of a failed attempt for the endpoint.
 struct FailureSign {
-    /// An outage.
+    /// Whether it is a sign of an outage.
     outage: bool,
-    /// That the endpoint answers no request. A request that fails repeatedly may be the cause itself.
+    /// Whether it is a sign that the endpoint answers no request. A request that fails repeatedly may be the cause itself.
     silence: bool,
 }
 

@@ -61,7 +61,7 @@ enum Mode {
         under_way: usize,
         /// When the last of them went.
         sent: VecDeque<Instant>,
-        /// In this time no more than three go.
+        /// Time in which at most three requests are sent.
         pace: Duration,
     },
     /// It is down. No request goes before `until`, and then one probe or a few.
@@ -100,9 +100,9 @@ pub(super) struct Entered {
 enum Role {
     /// Nothing: the gate was open.
     Request,
-    /// To check whether a suspected endpoint is down.
+    /// Checks whether a suspected endpoint is down.
     Scout,
-    /// To check whether an endpoint that is down works again.
+    /// Checks whether an endpoint that is down works again.
     Probe,
 }
 

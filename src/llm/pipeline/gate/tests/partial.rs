@@ -19,7 +19,7 @@ struct Faults {
     first: usize,
     /// Every request whose number this divides fails always.
     never: usize,
-    /// In this time it refuses new requests and goes on with those that it has.
+    /// Time in which it refuses new requests and goes on with those that it has.
     drains: (f64, f64),
     /// It takes so many requests in any minute, and refuses others.
     per_minute: usize,
