@@ -47,7 +47,7 @@ pub(in crate::session) enum RpcAnswer {
 pub(in crate::session) struct RequestProgress {
     /// When its progress was reported last, in microseconds since the connection began; 0 if never.
     progress: AtomicU64,
-    /// Place of its line among all lines written to the server, over stdio.
+    /// Position of its line in the stream to the server, over stdio.
     pub(in crate::session) position: LinePosition,
 }
 
