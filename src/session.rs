@@ -304,7 +304,7 @@ impl Session {
         Some(tools.iter().map(|tool| tool.shown_as(renames.shown(&tool.name))).collect())
     }
 
-    /// Which list [`Session::tools`] would give.
+    /// Version of the list that [`Session::tools`] would give. `None`: there is no list.
     pub(crate) fn edition(&self) -> Option<ToolListVersion> {
         self.list().map(|(generation, list)| (generation, list.now().times))
     }

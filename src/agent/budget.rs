@@ -21,7 +21,7 @@ pub struct BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// These limits.
+    /// Creates a budget with these limits.
     pub fn new(usd: Option<f64>, tokens: Option<u64>, time: Option<Duration>) -> Self {
         Self { usd, tokens, time }
     }
@@ -69,7 +69,7 @@ impl Budget {
         spent.usd += usd - known_usd;
     }
 
-    /// Which limit was reached, in words. `None`: there is something left.
+    /// The limit that was reached, in words. `None`: there is something left.
     pub(crate) fn used_up(&self) -> Option<String> {
         let spent = *self.spent();
         let BudgetLimits { usd, tokens, time } = self.limits;

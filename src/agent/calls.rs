@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct CallResults {
     /// The text of each result, as the model reads it.
     pub texts: Vec<String>,
-    /// Which of them failed, or could not be made.
+    /// Whether each of them failed, or could not be made.
     pub failed: Vec<bool>,
     /// Calls that were made.
     pub ran: usize,

@@ -91,7 +91,7 @@ impl<'a> Schema<'a> {
         self.properties.get(key)?.get("default")
     }
 
-    /// Which arguments are to have another name. Each name is given once at most, and none that is taken.
+    /// New names for arguments with a wrong name. Each new name is given once at most, and none that is taken.
     fn renames(
         &self,
         given: &Map<String, Value>,

@@ -9,7 +9,7 @@ const LEFT_OUT: &str = "[this result was left out to save room]";
 #[derive(Debug)]
 pub(super) struct History {
     messages: Vec<Message>,
-    /// Which of the messages are results of tools.
+    /// Positions of the messages that are results of tools.
     results: Vec<usize>,
     /// So many of the first results do not fit any more.
     outgrown: usize,
@@ -34,7 +34,7 @@ impl History {
         Self { messages, results: Vec::new(), outgrown: 0 }
     }
 
-    /// Has the conversation begin with this system prompt, in place of the one that it began with.
+    /// Makes the conversation begin with this system prompt, in place of the one that it began with.
     pub(super) fn set_system(&mut self, system: Option<String>) {
         let has = matches!(self.messages.first(), Some(Message::System(_)));
         let Some(system) = system.map(Message::System) else { return };

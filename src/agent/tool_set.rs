@@ -51,7 +51,7 @@ impl CheckedCall {
 /// only when the tools have changed: a server that was started by a call may list other tools than before.
 pub(super) struct ToolSet {
     catalog: Arc<ToolCatalog>,
-    /// Other agents.
+    /// Agents that can be called as tools.
     delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
     /// Indexes of tools by visible name and by path. `None`: several have it.

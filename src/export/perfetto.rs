@@ -32,7 +32,7 @@ struct Trace<'a> {
     slots: Vec<Option<OpenTask>>,
     /// The places that are free again.
     free: BTreeSet<usize>,
-    /// Their places.
+    /// Places of the tasks that are under way, by name.
     places: HashMap<String, usize>,
     named: HashSet<(u32, usize)>,
     servers: HashMap<String, usize>,

@@ -215,7 +215,7 @@ const PINGS: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
 
 /// Form of a body that should be a stream of events.
 enum BodyForm {
-    /// Nothing of it came yet.
+    /// Its first bytes have not arrived yet.
     Unknown,
     Events,
     /// JSON without events: an answer or an error in one piece, or a piece on each line.

@@ -57,7 +57,7 @@ pub enum TaskChange {
 pub struct TaskPair {
     /// The id of the task.
     pub task: String,
-    /// Which of its samples, from 1.
+    /// Number of the sample, from 1.
     pub sample: u32,
     /// The change from the first run to the second.
     pub change: TaskChange,

@@ -83,7 +83,7 @@ pub enum RunServerStart {
     },
     /// It served calls.
     Ready {
-        /// When.
+        /// Time at which it was ready.
         at_ms: f64,
         /// How long it took.
         took_ms: f64,
@@ -100,7 +100,7 @@ pub enum RunServerStart {
         at_ms: f64,
         /// How long it took.
         took_ms: f64,
-        /// Why.
+        /// The error.
         error: RemoteError,
     },
 }
@@ -108,7 +108,7 @@ pub enum RunServerStart {
 /// Something that happened to a server after its first start.
 #[non_exhaustive]
 pub struct ServerIncident {
-    /// When.
+    /// Time of the incident.
     pub at_ms: f64,
     /// Whether it is a failure.
     pub bad: bool,

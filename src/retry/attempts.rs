@@ -29,7 +29,7 @@ pub(crate) struct Failure<E> {
     pub retry: Retry,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
-    /// Who makes the next attempt wait, and what this one says of the endpoint.
+    /// The owner of the next wait, and the meaning of this failure for the endpoint.
     pub blame: FailureWeight,
     /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
     pub queued: Duration,

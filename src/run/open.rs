@@ -37,7 +37,7 @@ pub struct OpenRun {
     pub(super) files: Arc<RunFiles>,
     /// The journal of steps. A replay has none.
     pub(super) store: Option<RunStore>,
-    /// Which tasks had ended before the run was interrupted, by position, and what their reports come to.
+    /// Tasks that had ended before the run was interrupted, by position; below, the totals of their reports.
     pub(super) ended: Vec<bool>,
     pub(super) totals: Totals,
     /// Tokens and money that tasks which go on had spent before.

@@ -155,7 +155,7 @@ impl StartedRun {
         }
     }
 
-    /// Which limit of the budget was reached, in words.
+    /// The limit of the budget that was reached, in words.
     pub fn budget_used_up(&self) -> Option<String> {
         self.budget.get()?.used_up()
     }

@@ -37,7 +37,7 @@ pub(super) struct Results {
     lines: usize,
 }
 
-/// Which task a line is of.
+/// The fields of a line that identify its task.
 #[derive(Deserialize)]
 struct TaskOfLine {
     task: String,

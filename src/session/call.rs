@@ -37,9 +37,9 @@ struct OutgoingCall<'a> {
     /// The name that is shown.
     tool: &'a str,
     hints: ToolAnnotations,
-    /// None, if it was written elsewhere.
+    /// Arguments of the call; empty for a forwarded request.
     arguments: &'a Map<String, Value>,
-    /// The request, if it was written elsewhere.
+    /// The forwarded request, if the call is one.
     written: Option<&'a ForwardedRequest<'a>>,
     terms: CallTerms<'a>,
 }

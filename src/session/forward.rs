@@ -56,7 +56,7 @@ pub(crate) struct ForwardedRequest<'a> {
     pub(crate) progress: Option<&'a RawListener>,
     /// The sender's own number for it: what the server says of it names this number, where the transport tells.
     pub(crate) exchange: u64,
-    /// Who takes turns with others if it is large.
+    /// The party that takes turns with others if the request is large.
     pub(crate) whose: WhoseWork,
 }
 

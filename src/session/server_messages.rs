@@ -116,9 +116,9 @@ impl Drop for ReplySender {
 /// Takes in what one server says on its own.
 pub(in crate::session) struct MessageSink {
     pub(in crate::session) server: ServerName,
-    /// Who hears it.
+    /// Receiver of the messages.
     pub(in crate::session) messages: Option<Arc<dyn ServerMessages>>,
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) changed: Arc<Notify>,
 }
 
@@ -170,7 +170,7 @@ impl MessageSink {
         }
     }
 
-    /// Has a request of the server's answered through `reply`: by the client, if there is one.
+    /// Has a request of the server answered through `reply`: by the client, if there is one.
     pub(in crate::session) fn asked(
         &self,
         id: Box<RawValue>,

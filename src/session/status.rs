@@ -75,7 +75,7 @@ impl fmt::Display for ServerState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStatus {
-    /// Which.
+    /// Name of the server.
     pub name: ServerName,
     /// Its state.
     pub state: ServerState,

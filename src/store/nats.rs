@@ -80,7 +80,7 @@ pub(crate) struct NatsSetup {
     pub must_exist: bool,
     /// The lanes that a worker takes from, the first one first; all where none is named.
     pub lanes: Vec<String>,
-    /// Is cancelled when the journal has gone backwards: nothing may be done any more.
+    /// Cancelled when the journal has gone backwards: nothing may be done any more.
     pub stop: CancellationToken,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct StepKey {
     pub server: Option<String>,
     /// A digest of the whole request, with secrets hidden.
     pub request: String,
-    /// Which of equal requests of this agent, from 1.
+    /// Number of the request among equal ones of this agent, from 1.
     pub n: u32,
 }
 

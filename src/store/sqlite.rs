@@ -75,7 +75,7 @@ struct Shared {
     broken: OnceLock<rusqlite::Error>,
     /// Ends the run then.
     stop: CancellationToken,
-    /// Is cancelled once the file is closed.
+    /// Cancelled once the file is closed.
     closed: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct StoreSetup<'a> {
     pub tasks: &'a mut dyn Iterator<Item = Result<(String, String)>>,
     /// Whether records outlive a power cut, and not only the end of this process.
     pub synced: bool,
-    /// Is cancelled when the store cannot be written any more.
+    /// Cancelled when the store cannot be written any more.
     pub stop: CancellationToken,
     /// Whether a task that ended with this status is taken up again.
     pub goes_on: &'a dyn Fn(&str) -> bool,

@@ -203,7 +203,7 @@ pub(super) fn tasks(page: &TaskPage) -> String {
     )
 }
 
-/// One task.
+/// The page of one task.
 pub(super) fn task(run: &RunFolder, task: &RunTask) -> String {
     let open = task.status == "unfinished";
     let note = match open {

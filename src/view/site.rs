@@ -69,7 +69,7 @@ struct Followed {
     whole: bool,
 }
 
-/// All pages.
+/// The site with all pages.
 pub(super) struct Site {
     runs: PathBuf,
     token: String,

@@ -98,7 +98,7 @@ pub(crate) struct Ended {
 /// Conclusion about forks from an ordinary start, or from the early end of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing that matters.
+    /// No conclusion.
     Nothing,
     /// A fork was not the same: it is not forked any more.
     Off(String),

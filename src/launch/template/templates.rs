@@ -62,7 +62,7 @@ struct Shared {
     closed: AtomicBool,
 }
 
-/// One key.
+/// The template of one key.
 struct Cell {
     state: Arc<State>,
     /// Starts and watches the template. It owns nothing that owns this.

@@ -26,9 +26,9 @@ struct Group<'a> {
 /// Requests of one batch that are equal and asked once.
 #[derive(Default)]
 struct Equal {
-    /// Who is asked, by what is asked.
+    /// Number of the request that is sent, by the hash of its content.
     first: HashMap<Key, usize>,
-    /// Who has the outcome of that number too.
+    /// Numbers of the requests that share the outcome of a sent one.
     others: HashMap<usize, Vec<usize>>,
 }
 

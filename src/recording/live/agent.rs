@@ -52,9 +52,9 @@ pub enum AgentEvent {
     RolledBack {
         /// The turn that it would have been, from 1.
         turn: u32,
-        /// Why.
+        /// The reason.
         reason: RollbackReason,
-        /// Which in a row it is, from 1.
+        /// Number of rollbacks in a row, this one included.
         in_a_row: u32,
         /// The answer as the model gave it.
         said: String,
@@ -91,7 +91,7 @@ pub enum AgentEvent {
     },
     /// An attempt had no answer, and another one is made.
     TriedAgain {
-        /// Which one, from 2.
+        /// Number of the new attempt, from 2.
         attempt: u32,
         /// Why the one before it had no answer.
         why: String,
@@ -100,7 +100,7 @@ pub enum AgentEvent {
     },
     /// The model was asked for its answer without tools.
     Summarized {
-        /// Which time, from 1.
+        /// Number of the request for it, from 1.
         #[serde(rename = "try")]
         attempt: u32,
         /// Why the conversation had come to its end.

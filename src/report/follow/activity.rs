@@ -11,7 +11,7 @@ use crate::{
     run_files::ModelEnded,
 };
 
-/// Most bars.
+/// The most bars of the chart.
 const BARS: usize = 240;
 /// Milliseconds of the first bars.
 const NARROWEST: f64 = 20.0;

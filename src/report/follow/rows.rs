@@ -122,7 +122,7 @@ impl Sort {
     }
 }
 
-/// Which tasks are shown, and in which order.
+/// Selection and order of the tasks that are shown.
 #[derive(Default)]
 pub(crate) struct TaskQuery {
     pub(crate) sort: Sort,

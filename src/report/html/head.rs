@@ -53,7 +53,7 @@ pub(in crate::report) fn head(
         .concat()
 }
 
-/// Which run it is, in one line.
+/// Identity of the run, in one line.
 fn about(run: &RunFolder) -> String {
     let text = |key: &str| run.manifest[key].as_str().map(str::to_owned);
     let mut parts = vec![format!("run {}", text("run").unwrap_or_else(|| "without a name".to_owned()))];

@@ -131,7 +131,7 @@ pub enum End {
     },
     /// It did not come up.
     Failed {
-        /// Why.
+        /// The reason.
         cause: String,
     },
 }

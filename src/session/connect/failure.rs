@@ -91,7 +91,7 @@ impl Failure {
         Self { phase, code, what, causes, stderr_tail, help, unset_variable, left_at_probe: false }
     }
 
-    /// Nothing was started.
+    /// A failure before any process was started.
     pub(super) fn spawn(what: String, help: Option<String>) -> Self {
         let failure = Self::new(Phase::Spawn, ErrorCode::SpawnFailed, "could not be started".to_owned());
         Self { causes: vec![what], help, ..failure }

@@ -49,7 +49,7 @@ pub(super) struct Spawning<'a> {
     planned: Arc<Planned>,
     turn: Option<&'a dyn StartTurn>,
     is_forked: AtomicBool,
-    /// Why not.
+    /// The reason why it was not forked.
     why: Mutex<Option<Why>>,
     waits: Mutex<Waits>,
     _under_way: Counted,

@@ -51,7 +51,7 @@ const MAX_RESUBSCRIBE: Duration = Duration::from_secs(60);
 /// The tools of one server as last listed.
 pub(in crate::session) struct ToolList {
     now: Mutex<Listed>,
-    /// Has it read again.
+    /// Requests a new reading of the list.
     wanted: Notify,
     /// How often it was read again, with or without success.
     reads: watch::Sender<u64>,
@@ -59,7 +59,7 @@ pub(in crate::session) struct ToolList {
     refused: CancellationToken,
 }
 
-/// One list.
+/// A list, with its version.
 #[derive(Clone)]
 pub(in crate::session) struct Listed {
     /// How often it has changed.
@@ -85,7 +85,7 @@ impl ToolList {
         &self.refused
     }
 
-    /// Has the list read again, and waits for that. Says whether it is another one now.
+    /// Makes the list be read again, waits for that, and returns whether it has changed.
     pub(in crate::session) async fn read_again(&self) -> bool {
         let before = self.now().times;
         let mut reads = self.reads.subscribe();

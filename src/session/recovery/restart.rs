@@ -40,7 +40,7 @@ pub(in crate::session) struct Restarts {
 }
 
 impl Restarts {
-    /// None yet, of a server that speaks `era`.
+    /// A record without restarts, of a server that speaks `era`.
     pub(in crate::session) fn of(era: Era) -> Self {
         Self { era: Some(era), ..Self::default() }
     }

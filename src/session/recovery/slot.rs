@@ -22,7 +22,7 @@ pub(crate) enum State<C, D> {
 pub(super) enum Claim<C, D> {
     /// There will be none any more.
     Closed,
-    /// Somebody else has replaced it.
+    /// Another caller has replaced it.
     Replaced,
     /// It is down, and not to be tried now.
     Refused,

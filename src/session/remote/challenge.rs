@@ -49,7 +49,7 @@ impl Challenge {
         !self.configured.is_empty()
     }
 
-    /// Which part of the configuration that is: continues the sentence "it refuses ...".
+    /// The refused part of the configuration: continues the sentence "it refuses ...".
     pub(super) fn configured(&self) -> Option<String> {
         self.is_about_configured().then(|| format!("{} of the configuration", self.configured.join(" and ")))
     }

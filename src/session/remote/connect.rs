@@ -62,7 +62,7 @@ pub(in crate::session) struct Opened {
     /// Facts from the server's answer to the handshake.
     pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) changed: Arc<Notify>,
     /// Cancelled at the end of the session.
     pub(in crate::session) gone: CancellationToken,

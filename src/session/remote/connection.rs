@@ -93,7 +93,7 @@ pub(super) struct Connection {
 struct Outbox {
     messages: VecDeque<(Vec<u8>, Option<Counting>)>,
     bytes: usize,
-    /// Somebody sends them.
+    /// A task is sending them.
     sending: bool,
 }
 
@@ -290,7 +290,7 @@ impl Connection {
         Err(RemoteFailure::Ended)
     }
 
-    /// Has a request of the server's answered.
+    /// Has a request of the server answered.
     fn asked(
         self: &Arc<Self>,
         id: Box<RawValue>,

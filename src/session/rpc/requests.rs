@@ -62,7 +62,7 @@ pub(in crate::session) struct RequestTable {
 
 struct Requests {
     open: HashMap<i64, Waiting>,
-    /// Who hears of the progress of answered requests that go on as tasks, the oldest first.
+    /// Listeners for the progress of answered requests that go on as tasks, the oldest first.
     tasks: VecDeque<(i64, Listener)>,
     /// Requests that were sent, given up and not answered yet.
     owed: u64,
@@ -83,7 +83,7 @@ pub(in crate::session) struct Waiting {
     pub(in crate::session) exchange: Option<u64>,
 }
 
-/// Who hears of the progress of a request.
+/// A listener for the progress of a request.
 #[derive(Clone)]
 pub(in crate::session) enum Listener {
     Decoded(ProgressListener),

@@ -115,7 +115,7 @@ impl StdioReader {
         self.client.clone()
     }
 
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) fn changed(&self) -> Arc<Notify> {
         self.sink.changed.clone()
     }

@@ -49,7 +49,7 @@ struct RpcClientState {
     queue: Mutex<Queue>,
     /// Lines in the queue.
     queued: AtomicUsize,
-    /// Is notified of each of them.
+    /// Notified of each line in the queue.
     arrived: Notify,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct RegistryEntry {
 }
 
 impl RegistryEntry {
-    /// Nothing for an entry of another kind.
+    /// Reads an entry. `None`: it is of another kind.
     fn of(kind: EntryKind, entry: kv::Entry) -> Option<Self> {
         Some(Self {
             written: millis(&entry),

@@ -26,7 +26,7 @@ pub(crate) struct Fingerprint {
     tools: Vec<ToolPrint>,
 }
 
-/// One tool.
+/// Hashes of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolPrint {

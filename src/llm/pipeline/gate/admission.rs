@@ -62,7 +62,7 @@ pub(super) enum RefusalCause {
     Full { again: bool },
     /// Too many requests in a time: not even one at a time is taken.
     Rate,
-    /// Nothing that is known of.
+    /// No known cause.
     Unexplained,
 }
 

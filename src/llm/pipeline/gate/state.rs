@@ -98,7 +98,7 @@ pub(super) struct Entered {
 /// Purpose of a call besides its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Nothing: the gate was open.
+    /// No purpose besides: the gate was open.
     Request,
     /// Checks whether a suspected endpoint is down.
     Scout,
