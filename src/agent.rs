@@ -85,11 +85,11 @@ pub struct Agent {
     /// Agents above this one.
     depth: u32,
     observer: Option<TrafficObserver>,
-    /// For the observers of its tasks, where they have none yet.
+    /// Feed for the observers of its tasks, where they have none yet.
     feed: Option<Feed>,
     cancel: CancellationToken,
     scoring: Option<Arc<dyn AnswerScoring>>,
-    /// Of the run.
+    /// Budget of the run.
     budget: Option<Arc<Budget>>,
     /// Servers whose results say what a model took that has read a page. What others say of it does not count.
     extracting: Arc<HashSet<ServerName>>,

@@ -64,11 +64,11 @@ pub use report::{AgentOutcome, StepError, StepFailure, StepOutcome, StepReport};
 /// # Ok(()) }
 /// ```
 pub trait CrewAgent {
-    /// What all agents share.
+    /// The state that all agents share.
     type World;
-    /// What it asks. A decision is asked for with the same request however often that takes.
+    /// The question of an agent. A decision is asked for with the same request however often that takes.
     type Request;
-    /// What it is answered.
+    /// The decision for an agent.
     type Answer;
 
     /// How reports and errors name it.
@@ -112,11 +112,11 @@ pub struct CrewConfig {
     pub width: Option<NonZeroUsize>,
     /// Limit of one decision, counted from when it begins, not from when it queues for `width`.
     pub deadline: Option<Duration>,
-    /// What an agent that fails means for the tick.
+    /// Effect of a failing agent on the tick.
     pub on_error: OnError,
 }
 
-/// What an agent that fails means for the tick. In each case agents that have an answer are not asked again.
+/// Effect of a failing agent on the tick. In each case agents that have an answer are not asked again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
@@ -126,7 +126,7 @@ pub enum OnError {
     /// The step ends at once with the error, before any agent acts. The tick stays open: the next call of
     /// [`Crew::step`] asks only those who have no answer yet.
     Raise,
-    /// Those without a decision are asked again, so many times, after a wait. Who still has none then, or failed for
+    /// Agents without a decision are asked again, so many times, after a wait. An agent that still has none then, or failed for
     /// a reason that asking again cannot mend, misses the tick.
     RetryPending {
         /// How often at most.

@@ -115,14 +115,14 @@ impl ExportFormat {
     }
 }
 
-/// What is exported of a run, and how.
+/// An export of a run: the format, and which tasks it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Export {
     format: ExportFormat,
     only: Option<Outcome>,
 }
 
-/// What an export holds.
+/// Contents of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportSummary {
@@ -140,7 +140,7 @@ impl Export {
         Self { format, only: None }
     }
 
-    /// Only tasks that ended in this way.
+    /// Restricts the export to tasks that ended in this way.
     #[must_use]
     pub fn only(mut self, outcome: Outcome) -> Self {
         self.only = Some(outcome);

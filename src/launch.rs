@@ -54,14 +54,14 @@ pub struct LaunchReport {
     pub direct: bool,
     /// The program, and its arguments up to those of the configuration, which may be secret. `None`: not known.
     pub program: Option<Vec<String>>,
-    /// What the start took through the runner when nothing had to be installed.
+    /// Duration of a start through the runner when nothing had to be installed. `None`: it is not known.
     #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
     pub runner_time: Option<Duration>,
     /// Whether this start installed the package, or changed the installed one.
     pub installed: bool,
     /// Why it will not be started directly the next time.
     pub doubt: Option<String>,
-    /// What happened when it was started directly, before it was started through the runner.
+    /// The failure of the direct start, if it was started through the runner after one.
     pub failed: Option<String>,
 }
 
@@ -92,7 +92,8 @@ pub(crate) struct Launch {
 }
 
 impl LaunchReport {
-    /// What was saved against a start through the runner, when this one `took` so long.
+    /// Time saved against a start through the runner, if this one `took` so long. `None`: it was not direct, or the other
+    /// duration is unknown or shorter.
     pub fn saved(&self, took: Duration) -> Option<Duration> {
         self.runner_time.filter(|_| self.direct)?.checked_sub(took)
     }
@@ -114,8 +115,8 @@ impl Launcher {
         self.store.is_some() && replaceable_runner(spec).is_some()
     }
 
-    /// What is known of `spec`, whose `program` was looked up already. `None` when it is no runner, or to be left
-    /// to it. Reads a file and looks at some dozen others.
+    /// The launch of `spec`, whose `program` was looked up already, with the record of it if there is one. `None`: it is no
+    /// runner, or is to be left to its runner. Reads a file and looks at some dozen others.
     pub(crate) fn plan(&self, spec: &StdioConfig, program: &Path) -> Option<Launch> {
         let runner = replaceable_runner(spec)?;
         let store = self.store.clone()?;
@@ -170,7 +171,7 @@ fn replaceable_runner(spec: &StdioConfig) -> Option<Runner> {
 }
 
 impl Launch {
-    /// What is to be started in place of `spec`, if that is known.
+    /// The start that replaces `spec`. `None`: it is not known.
     pub(crate) fn direct(&self, spec: &StdioConfig) -> Option<StdioConfig> {
         self.known.as_ref()?.applied_to(spec)
     }

@@ -37,7 +37,7 @@ mod stream;
 mod transport;
 mod wire;
 
-/// For the fuzz target `answer`: a body of any kind.
+/// Entry of the fuzz target `answer`: reads a body of any kind.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_answer(body: &[u8]) {
     for (_, api) in crate::config::LlmApi::NAMES {

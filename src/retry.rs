@@ -62,7 +62,7 @@ impl RetryPolicy {
         &[("fast", Self::fast), ("agent", Self::agent), ("patient", Self::patient)];
     /// No wait is shorter: a failure that comes back at once must not be answered at once.
     const SHORTEST: Duration = Duration::from_millis(10);
-    /// Before so many attempts no request is given up for failing where others do not.
+    /// Attempts before which no request is given up for failing where others do not.
     const FEWEST: u32 = 6;
     /// While an endpoint is not known to be down, waits grow up to so many times `base`.
     const GROWTH: u32 = 10;
@@ -71,7 +71,7 @@ impl RetryPolicy {
     /// A year: far beyond any use, far below what arithmetic with times cannot hold.
     const LONGEST: Duration = Duration::from_secs(365 * 86400);
 
-    /// For a person who waits: 3 attempts, up to 0.05 s and 0.1 s between them.
+    /// The profile for a person who waits: 3 attempts, up to 0.05 s and 0.1 s between them.
     pub fn fast() -> Self {
         Self {
             max_attempts: 3,
@@ -97,7 +97,7 @@ impl RetryPolicy {
         }
     }
 
-    /// For a server of one's own under load: 10 attempts with 30 s between.
+    /// The profile for a server of one's own under load: 10 attempts with 30 s between.
     pub fn patient() -> Self {
         Self {
             max_attempts: 10,
@@ -118,8 +118,8 @@ impl RetryPolicy {
         (self.base.saturating_mul(2).clamp(Self::SHORTEST, cap), cap)
     }
 
-    /// What to do after a failed attempt, `elapsed` after the first began, when the server named `hint`. `random` gives
-    /// numbers in `0..1`.
+    /// Decides what to do after a failed attempt. `elapsed` is the time since the first attempt began, `hint` the wait that the
+    /// server named. `random` gives numbers in `0..1`.
     pub(crate) fn delay(
         &self,
         failed: &FailureRecord,
@@ -189,17 +189,17 @@ impl Default for RetryPolicy {
 pub(crate) struct FailureRecord {
     /// Requests that were sent for it.
     pub attempts: u32,
-    /// Those of them that were followed by a wait, each of which doubles the next one.
+    /// Requests among them that were followed by a wait; each wait doubles the next one.
     pub waits: u32,
     /// The share of requests whose first attempt fails at this endpoint, 0 to 1.
     pub failing: f64,
-    /// What the endpoint does meanwhile.
+    /// State of the endpoint meanwhile.
     pub endpoint: EndpointState,
     /// How long the request has met failures, if the last one was a sign that the endpoint is down.
     pub down: Option<Duration>,
 }
 
-/// What an endpoint does while a request fails.
+/// State of an endpoint while a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointState {
     /// It answers others, as far as is known.
@@ -212,7 +212,7 @@ pub(crate) enum EndpointState {
     Silent,
 }
 
-/// What to do after a failed attempt.
+/// Decision after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Try again after this time.

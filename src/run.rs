@@ -131,14 +131,14 @@ enum Folder {
     Of(String, PathBuf),
 }
 
-/// What a run has to do with a cassette.
+/// How a run uses a cassette.
 enum Cassette {
     /// Write one to this path, or into the folder of the run.
     Record(Option<PathBuf>),
     Replay(CassettePlayer),
 }
 
-/// What happens in a run, for its [observer](Run::observe).
+/// An event of a run, for its [observer](Run::observe).
 #[non_exhaustive]
 pub enum RunEvent<'a> {
     /// Something happened to a server.
@@ -162,13 +162,13 @@ pub struct RunSummary {
     pub run: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// What the reports of all tasks come to. [`RunSummary::each_report`] reads them.
+    /// Totals of the reports of all tasks. [`RunSummary::each_report`] reads the reports.
     pub totals: Totals,
-    /// What is wrong with the configuration.
+    /// Problems of the configuration.
     pub warnings: Vec<Arc<Error>>,
     /// How long the servers took to start.
     pub init: Duration,
-    /// From the first server to the last line.
+    /// Time from the first server to the last line.
     pub wall: Duration,
     /// How often it was continued, or taken up again. What `totals` has of the clients of the model (`llm`) is since the
     /// last time.
@@ -336,7 +336,7 @@ impl Run {
         Self { cassette: Some(Cassette::Replay(player)), ..self }
     }
 
-    /// What is wrong with the configuration as far as the caller knows; what the run finds is added.
+    /// Sets the problems of the configuration that the caller knows; those that the run finds are added.
     #[must_use]
     pub fn warnings(self, warnings: Vec<Arc<Error>>) -> Self {
         Self { warnings, ..self }
@@ -362,7 +362,7 @@ impl Run {
         Self { resume, ..self }
     }
 
-    /// For [`StartedRun::work`]: the run has no tasks of its own, and starts its servers all the same.
+    /// Makes it a run for [`StartedRun::work`]: it has no tasks of its own, and starts its servers all the same.
     #[cfg(feature = "nats")]
     #[must_use]
     pub fn worker(self) -> Self {

@@ -135,8 +135,8 @@ impl RunFiles {
         &self.dir
     }
 
-    /// What the variables of `task` stand for in the settings of servers. Makes the folder of the task's servers: beside the
-    /// files of the task, which are none of their business.
+    /// Values of the variables of `task` in the settings of servers. Makes the folder for the task's servers, which is beside
+    /// the files of the task, so that servers have no access to these.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -220,7 +220,7 @@ impl RunFiles {
     }
 }
 
-/// What is written of a report, without secrets.
+/// Parts of a report as they are written, without secrets.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ReportParts {
     /// Its line of `results.jsonl`.

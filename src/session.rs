@@ -103,7 +103,7 @@ use crate::{
 const ABANDON_LIMIT: Duration = Duration::from_secs(2);
 /// How long a remote server may take to hear that the session ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
-/// In place of a wait that no event of ours ends.
+/// The time of a wait that only other events end.
 const NEVER: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// The logical connection to one server. It outlives the server's process.
@@ -120,7 +120,7 @@ pub(crate) struct Session {
     /// Notified when a restart has ended, for the watchdog, which may be waiting for a later one.
     settled: Notify,
     counters: Counters,
-    /// What an ordinary start takes, if that is known.
+    /// Expected duration of an ordinary start, if it is known.
     takes: Mutex<Option<Duration>>,
     /// Sessions with a remote server that it has ended.
     renewals: Renewals,
@@ -158,7 +158,7 @@ pub(crate) struct FirstStartInfo {
 
 /// How a first start differs from a restart.
 pub(crate) struct FirstStart<'a> {
-    /// In place of the configured limit.
+    /// Limit that replaces the configured one.
     pub(crate) limit: Duration,
     /// `server/discover` is not asked: it is known that no answer would come.
     pub(crate) mute: bool,
@@ -171,7 +171,7 @@ pub(crate) struct FirstStart<'a> {
 struct RestartReason {
     /// Continues the sentence "server X ...".
     what: String,
-    /// On request, not because of a failure.
+    /// The restart was requested, and is not due to a failure.
     asked: bool,
     /// The server goes on, and has forgotten the session.
     is_renewal: bool,
@@ -240,7 +240,7 @@ impl Session {
         Ok((session, started))
     }
 
-    /// What an ordinary start of it takes, for the next one.
+    /// Sets the expected duration of an ordinary start.
     pub(crate) fn expect_to_take(&self, takes: Option<Duration>) {
         *self.takes.lock().unwrap_or_else(PoisonError::into_inner) = takes;
     }
@@ -285,7 +285,7 @@ impl Session {
         Some(((generation, times), shown.collect()))
     }
 
-    /// What happens to arguments that do not fit the schema of their tool.
+    /// How arguments that do not fit the schema of their tool are treated.
     pub(crate) fn argument_check(&self) -> ArgumentCheck {
         self.settings().config.check_arguments
     }
@@ -304,7 +304,7 @@ impl Session {
         Some(tools.iter().map(|tool| tool.shown_as(renames.shown(&tool.name))).collect())
     }
 
-    /// Which list [`Session::tools`] would give.
+    /// Version of the list that [`Session::tools`] would give. `None`: there is no list.
     pub(crate) fn edition(&self) -> Option<ToolListVersion> {
         self.list().map(|(generation, list)| (generation, list.now().times))
     }

@@ -134,7 +134,7 @@ impl Task {
     }
 }
 
-/// What the model is asked.
+/// The question to the model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -188,7 +188,7 @@ pub struct Limits {
     pub usd: Option<f64>,
 }
 
-/// What a task took over from before the run was interrupted.
+/// Work that a task took over from before the run was interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Resumed {
@@ -232,7 +232,7 @@ pub struct TaskReport {
     /// runs of several samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_group: Option<String>,
-    /// What was expected.
+    /// The expected answer.
     pub target: Option<Target>,
     /// Why there is no answer, in words.
     pub error: Option<TaskError>,
@@ -250,7 +250,7 @@ pub struct TaskReport {
     pub tool_calls: u32,
     /// Tool calls that ended in an error of the tool or of the machinery.
     pub tool_errors: u32,
-    /// What was put right in calls before they were made, by kind.
+    /// Corrections of calls before they were made, counted by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub corrections: BTreeMap<String, u32>,
     /// Answers that were taken back, by reason.
@@ -266,7 +266,7 @@ pub struct TaskReport {
     pub tools: BTreeMap<String, ToolStats>,
     /// Requests sent to models, each try counted, of all attempts at the task.
     pub llm_calls: u32,
-    /// Those of them that repeated a request.
+    /// Requests among them that repeated an earlier one.
     pub llm_retries: u32,
     /// Why they were repeated, and how often for each: the HTTP status, else the class of the failure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -279,7 +279,7 @@ pub struct TaskReport {
     pub llm_clients: BTreeMap<String, u32>,
     /// Token counts as the model's server gave them.
     pub tokens: Usage,
-    /// What they cost, in US dollars. `None`: not known, or no model was asked.
+    /// Cost of these requests in US dollars. `None`: not known, or no model was asked.
     #[serde(default, deserialize_with = "score::some_amount")]
     pub cost_usd: Option<f64>,
     /// The model's name; a scripted model says so.
@@ -300,25 +300,25 @@ pub struct TaskReport {
     /// The trace that the task is part of, where traces are [passed on](crate::pass_trace_context).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
-    /// What the judge took, and what it said. Not part of the agent's own numbers.
+    /// The judge's grade and its cost. Not part of the agent's own numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<JudgeReport>,
-    /// What a model took that answered questions about pages. Not part of the agent's own numbers.
+    /// Cost of a model that answered questions about pages. Not part of the agent's own numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extraction: Option<ExtractionReport>,
-    /// What was taken over from before an interruption of the run.
+    /// Work that was taken over from before an interruption of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<Resumed>,
     /// The author's data.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// What is wrong with the model's answer apart from what it says: the reason if the answer is wrong.
+    /// Flaw of the model's answer apart from its content: the reason if the answer is wrong.
     #[serde(skip)]
     pub(crate) flaw: Option<FailureReason>,
     /// The tool calls that were made, those of agents that were called included. For scorers; not written.
     #[serde(skip)]
     pub calls: Vec<MadeCall>,
-    /// What happened beside the conversation; written to its own file, not into the line.
+    /// Events beside the conversation; written to a file of their own, not into the line.
     #[serde(skip)]
     pub log: Vec<Value>,
     /// Whole results of which the model saw a part, behind the names of their files; written to these, in the folder
@@ -356,7 +356,7 @@ fn is_nothing(number: &u64) -> bool {
 pub struct MadeCall {
     /// `server.tool`.
     pub tool: String,
-    /// As they were sent.
+    /// The arguments as they were sent.
     pub arguments: Map<String, Value>,
     /// It ended in an error.
     pub failed: bool,
@@ -368,7 +368,7 @@ impl MadeCall {
     }
 }
 
-/// What is kept of an attempt at a task that had no answer and was followed by another.
+/// Record of an attempt at a task that had no answer and was followed by another.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EarlierAttempt {
@@ -376,7 +376,7 @@ pub struct EarlierAttempt {
     pub attempt: u32,
     /// Its conversation.
     pub transcript: Vec<Value>,
-    /// As [`TaskReport::outputs`].
+    /// Whole results of the attempt, as in [`TaskReport::outputs`].
     pub outputs: Vec<(String, String)>,
 }
 
@@ -392,7 +392,7 @@ impl EarlierAttempt {
 pub struct TaskError {
     /// Stable code.
     pub code: ErrorCode,
-    /// In words.
+    /// Description of the error.
     pub message: String,
     /// The server concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -403,7 +403,7 @@ pub struct TaskError {
     /// Last lines of the server's stderr.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stderr_tail: Vec<String>,
-    /// What to do about it.
+    /// Advice about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

@@ -62,7 +62,7 @@ pub struct ViewServer {
     listener: TcpListener,
     site: Arc<Site>,
     address: String,
-    /// What the header `Host` may be. Another name that leads here is one of a foreign page.
+    /// Values that the header `Host` may have. Another name that leads here is one of a foreign page.
     hosts: [String; 2],
 }
 

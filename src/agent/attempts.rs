@@ -12,19 +12,19 @@ use crate::{
     task::{Input, Task},
 };
 
-/// What is done at the end of one attempt.
+/// Steps at the end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closing {
     /// The model is asked for its answer, where that is configured.
     pub ask: bool,
     /// An answer in a box from on the way counts, if there is none at the end.
     pub fall_back: bool,
-    /// Without an answer the model says what went wrong, for the next attempt.
+    /// The model says what went wrong, for the next attempt, if there is no answer.
     pub learn: bool,
 }
 
-/// As MiroThinker has it: as long as there is another attempt nothing is guessed, and where a limit ended one there is
-/// nothing to ask. The last attempt takes what it can get.
+/// The steps as MiroThinker has them: nothing is guessed as long as there is another attempt, and an attempt that a limit ended
+/// is not asked for its answer. The last attempt takes what it can get.
 pub(super) fn closing(another: bool, at_limit: bool) -> Closing {
     Closing { ask: !(another && at_limit), fall_back: !another, learn: another }
 }

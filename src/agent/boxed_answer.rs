@@ -1,6 +1,6 @@
 //! Reads the answer from the last `\boxed{...}` in a text.
 
-/// What a model writes into a box when it has no answer.
+/// Placeholders that models write into a box when they have no answer.
 const PLACEHOLDERS: [&str; 10] =
     ["", "?", "??", "???", "\u{ff1f}", "\u{2026}\u{2026}", "\u{2026}", "...", "unknown", "none"];
 

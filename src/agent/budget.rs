@@ -21,7 +21,7 @@ pub struct BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// These limits.
+    /// Creates a budget with these limits.
     pub fn new(usd: Option<f64>, tokens: Option<u64>, time: Option<Duration>) -> Self {
         Self { usd, tokens, time }
     }
@@ -33,7 +33,7 @@ pub(crate) struct Budget {
     limits: BudgetLimits,
     deadline: Option<Instant>,
     spent: Arc<Mutex<Spent>>,
-    /// What was counted ahead: the next requests have it until it is used up.
+    /// Amount that was counted in advance: the next requests draw on it until it is used up.
     counted: Mutex<Spent>,
 }
 
@@ -69,7 +69,7 @@ impl Budget {
         spent.usd += usd - known_usd;
     }
 
-    /// Which limit was reached, in words. `None`: there is something left.
+    /// The limit that was reached, in words. `None`: there is something left.
     pub(crate) fn used_up(&self) -> Option<String> {
         let spent = *self.spent();
         let BudgetLimits { usd, tokens, time } = self.limits;

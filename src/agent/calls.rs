@@ -18,9 +18,9 @@ use crate::{
 
 /// The results of the calls of one turn, in order.
 pub(super) struct CallResults {
-    /// What the model reads.
+    /// The text of each result, as the model reads it.
     pub texts: Vec<String>,
-    /// Which of them failed, or could not be made.
+    /// Whether each of them failed, or could not be made.
     pub failed: Vec<bool>,
     /// Calls that were made.
     pub ran: usize,
@@ -159,9 +159,9 @@ pub(super) struct CallOutcome {
     pub calls: Vec<SentCall>,
     /// The tool that took over after a failure.
     pub taken_over: Option<Correction>,
-    /// What became of it, if it was another agent's task.
+    /// The report of the other agent, if the call was an agent's task.
     pub report: Option<Box<TaskReport>>,
-    /// What a model took that has read a page for it.
+    /// Cost of the model that read a page for this call.
     pub extraction: Option<ExtractionReport>,
 }
 
@@ -184,7 +184,7 @@ pub(super) struct SentCall {
     pub took: Duration,
 }
 
-/// What the built-in `fetch` says that its model took.
+/// The cost of its model that the built-in `fetch` reports.
 fn extraction_of(result: &ToolResult) -> Option<ExtractionReport> {
     let said = result.structured_content.as_ref()?.get("extraction")?;
     serde_json::from_value(said.clone()).ok()

@@ -71,7 +71,7 @@ pub(super) fn arguments(
 /// Pairs of names that are compared.
 const MOST_COMPARED: usize = 20_000;
 
-/// What a schema says of the arguments by name.
+/// Arguments by name, as a schema describes them.
 struct Schema<'a> {
     properties: &'a Map<String, Value>,
     required: Vec<&'a str>,
@@ -91,7 +91,7 @@ impl<'a> Schema<'a> {
         self.properties.get(key)?.get("default")
     }
 
-    /// Which arguments are to have another name. Each name is given once at most, and none that is taken.
+    /// New names for arguments with a wrong name. Each new name is given once at most, and none that is taken.
     fn renames(
         &self,
         given: &Map<String, Value>,

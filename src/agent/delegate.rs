@@ -98,7 +98,7 @@ impl Agent {
     }
 }
 
-/// What an agent gives back: its answer without its thoughts, or why there is none.
+/// The text that an agent returns: its answer without its thoughts, or why there is none.
 fn said(report: &TaskReport) -> String {
     match (&report.answer, &report.error) {
         (Some(answer), _) => xml::without_thoughts(answer),

@@ -2,14 +2,14 @@
 
 use crate::llm::Message;
 
-/// What a model reads in place of a result that is left out.
+/// Text in place of a result that is left out.
 const LEFT_OUT: &str = "[this result was left out to save room]";
 
 /// A conversation that can be set back.
 #[derive(Debug)]
 pub(super) struct History {
     messages: Vec<Message>,
-    /// Which of the messages are results of tools.
+    /// Positions of the messages that are results of tools.
     results: Vec<usize>,
     /// So many of the first results do not fit any more.
     outgrown: usize,
@@ -19,10 +19,10 @@ pub(super) struct History {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checkpoint(usize);
 
-/// What a model is sent.
+/// The conversation as it is sent to the model.
 pub(super) struct Sent {
     pub messages: Vec<Message>,
-    /// Characters of it.
+    /// Characters of the messages.
     pub chars: usize,
     /// Results that are left out, and the characters that this saves.
     pub left_out: usize,
@@ -34,7 +34,7 @@ impl History {
         Self { messages, results: Vec::new(), outgrown: 0 }
     }
 
-    /// Has the conversation begin with this system prompt, in place of the one that it began with.
+    /// Makes the conversation begin with this system prompt, in place of the one that it began with.
     pub(super) fn set_system(&mut self, system: Option<String>) {
         let has = matches!(self.messages.first(), Some(Message::System(_)));
         let Some(system) = system.map(Message::System) else { return };
@@ -70,7 +70,7 @@ impl History {
         self.outgrown = self.outgrown.min(self.results.len());
     }
 
-    /// What the model is sent: the last `keep` results, or all, as long as they fit.
+    /// The conversation for the model, with the last `keep` results, or all of them, as long as they fit.
     pub(super) fn for_model(&self, keep: Option<usize>) -> Sent {
         let left_out = self.left_out(keep);
         let mut messages = self.messages.clone();

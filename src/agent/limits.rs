@@ -14,19 +14,19 @@ use crate::{
 /// How a task ended, before it is judged.
 #[derive(Clone, Debug)]
 pub(super) enum TaskEnd {
-    /// With the model's answer, and the text that it was taken from.
+    /// The model gave an answer, which was taken from the text in `said`.
     Answered { answer: String, said: String },
     /// All planned calls were as expected; their texts.
     Passed(String),
     /// A planned call was not as expected; the texts up to it.
     Failed(String, Box<TaskError>),
-    /// Without an answer by what the model did, which leaves the time to ask for one.
+    /// The model did something that ended the task without an answer, and there is time to ask for one.
     Stopped(FailureReason, Box<TaskError>),
-    /// Without an answer by what the model did.
+    /// The model did something that ended the task without an answer.
     Unanswered(FailureReason, Box<TaskError>),
-    /// Without an answer since the endpoint, a server or toolcrib failed.
+    /// The endpoint, a server or toolcrib failed, and there is no answer.
     Errored(Box<TaskError>),
-    /// From outside; why.
+    /// The task was ended from outside, for this reason.
     Cancelled(&'static str),
 }
 

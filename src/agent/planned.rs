@@ -113,7 +113,7 @@ impl Agent {
     }
 }
 
-/// What is wrong with a result, if anything is.
+/// Describes how a result differs from the expected one. `None`: it does not.
 fn mismatch(expect: &Expect, text: &str, is_error: bool, got: impl Fn() -> String) -> Option<String> {
     if is_error != expect.is_error {
         let (wanted, found) = if is_error { ("a result", "an error") } else { ("an error", "a result") };

@@ -32,7 +32,7 @@ pub(super) struct RequestedCall {
 }
 
 impl RequestedCall {
-    /// As the model wrote it, for the log.
+    /// The call as the model wrote it, for the log.
     pub(super) fn raw(&self) -> String {
         match &self.server {
             Some(server) => xml::write(server, &self.tool, &self.arguments),
@@ -47,7 +47,7 @@ pub(super) struct ModelAnswer {
     pub content: String,
     pub calls: Vec<RequestedCall>,
     pub finish: Finish,
-    /// What goes back with the results.
+    /// Reasoning that is sent back with the results.
     pub thinking: Thinking,
     /// The mark of a call that cannot be read, where none can be.
     pub unread: Option<&'static str>,

@@ -35,7 +35,7 @@ pub(super) struct ReportBuilder {
     spent: Timings,
     calls_asked: usize,
     turns_begun: u32,
-    /// What is wrong with the model's last answer, apart from what it says.
+    /// Flaw of the model's last answer, apart from its content.
     flaw: Option<FailureReason>,
     /// Whether something was asked whose cost is not known.
     unpriced: bool,
@@ -424,7 +424,7 @@ fn failed(report: &mut TaskReport, reason: FailureReason, error: TaskError) {
     report.error = Some(error);
 }
 
-/// What is wrong with an answer, apart from what it says.
+/// Flaw of an answer, apart from its content.
 fn answer_flaw(answer: &ChatAnswer) -> Option<FailureReason> {
     let doubt = |attempt: &Attempt| match attempt.class {
         Some(LlmErrorClass::Looping) => Some(FailureReason::Repetition),
@@ -477,12 +477,12 @@ fn within(folder: &str, files: Vec<(String, String)>) -> impl Iterator<Item = (S
     files.into_iter().map(move |(file, text)| (format!("{folder}/{file}"), text))
 }
 
-/// To a billionth of a dollar: sums of binary fractions have more digits than that.
+/// Rounds to a billionth of a dollar: sums of binary fractions have more digits than that.
 fn nanodollars(usd: f64) -> f64 {
     (usd * 1e9).round() / 1e9
 }
 
-/// To the microsecond, as all times of a report.
+/// Rounds milliseconds to the microsecond, as all times of a report.
 fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

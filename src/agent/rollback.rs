@@ -60,7 +60,8 @@ impl SeenQueries {
     }
 }
 
-/// What a call asks: the tool and its arguments in one order, or those of them that make the query.
+/// The query of a call: the tool and its arguments in canonical order, limited to the arguments that are configured as its
+/// query.
 pub(super) fn query(config: &RollbackConfig, call: &CheckedCall) -> String {
     let tool = call.entry.path();
     let chosen =

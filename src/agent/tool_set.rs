@@ -34,7 +34,7 @@ const AT_A_TIME: Duration = Duration::from_millis(5);
 pub(super) struct CheckedCall {
     pub entry: Arc<CatalogEntry>,
     pub arguments: Map<String, Value>,
-    /// What was put right in it.
+    /// Corrections that were made in it.
     pub corrections: Vec<Correction>,
     /// The numbers of the model's arguments that their values cannot hold.
     pub exact: ExactNumbers,
@@ -51,10 +51,10 @@ impl CheckedCall {
 /// only when the tools have changed: a server that was started by a call may list other tools than before.
 pub(super) struct ToolSet {
     catalog: Arc<ToolCatalog>,
-    /// Other agents.
+    /// Agents that can be called as tools.
     delegates: Vec<Arc<CatalogEntry>>,
     entries: Vec<Arc<CatalogEntry>>,
-    /// By visible name and by path. `None`: several have it.
+    /// Indexes of tools by visible name and by path. `None`: several have it.
     by_name: HashMap<String, Option<usize>>,
     specs: Arc<[ToolSpec]>,
 }

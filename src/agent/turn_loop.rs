@@ -25,7 +25,7 @@ const MAX_INVALID_TURNS: u32 = 3;
 /// Characters of a token where nothing better is known.
 const CHARS_OF_A_TOKEN: u64 = 4;
 
-/// What a conversation needs.
+/// Everything that a conversation needs.
 pub(super) struct TurnLoop<'a> {
     pub agent: &'a Agent,
     pub llm: &'a LlmClient,
@@ -39,7 +39,7 @@ pub(super) struct TurnLoop<'a> {
     pub state: TurnState,
 }
 
-/// What a conversation remembers of itself.
+/// State of a conversation.
 #[derive(Default)]
 pub(super) struct TurnState {
     /// Whether there may be another attempt.
@@ -91,7 +91,7 @@ impl TurnLoop<'_> {
         &self.agent.config
     }
 
-    /// Of this attempt.
+    /// Turns taken in this attempt.
     fn turns_taken(&self) -> u32 {
         self.report.turns() - self.state.turns_before
     }

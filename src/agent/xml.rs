@@ -13,7 +13,7 @@ const END_OF_ARGUMENTS: &str = "</arguments>";
 const THOUGHT: &str = "<think>";
 const END_OF_THOUGHT: &str = "</think>";
 
-/// What only a block holds. One of them where no block can be read is a call that went wrong.
+/// Marks that only a call block has. If an answer has one and no readable block, a call went wrong.
 const MARKS: [&str; 8] = [
     OPEN,
     CLOSE,
@@ -49,19 +49,19 @@ pub(super) fn blocks(text: &str) -> Vec<Block> {
     if outside.is_empty() { within } else { outside }
 }
 
-/// What is left of a block that cannot be read, in an answer without calls. What was only thought counts if there is
+/// The mark that is left of an unreadable block, in an answer without calls. Marks within thoughts count only if there is
 /// nothing else.
 pub(super) fn leftover(text: &str) -> Option<&'static str> {
     let said = without_thoughts(text);
     mark(if said.is_empty() { text } else { &said })
 }
 
-/// What only a block holds, if `text` holds it.
+/// The first of [`MARKS`] that `text` contains.
 pub(super) fn mark(text: &str) -> Option<&'static str> {
     MARKS.into_iter().find(|mark| text.contains(mark))
 }
 
-/// What the model said beside its thoughts.
+/// The text of the model without its thoughts.
 pub(super) fn without_thoughts(text: &str) -> String {
     let (mut said, mut from) = (String::new(), 0);
     for thought in Parts::of(text).thoughts {
@@ -81,7 +81,7 @@ const MOST_LOOKED: usize = 16;
 /// Where the blocks and the thoughts of an answer are, in order.
 struct Parts {
     blocks: Vec<Block>,
-    /// From `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
+    /// Ranges from `<think>` to `</think>`. The first one may lack its beginning, which some prompts end with.
     thoughts: Vec<Range<usize>>,
     /// Bytes that were looked through for ends of arguments.
     looked: usize,
@@ -213,7 +213,7 @@ pub(super) fn prompt(entries: &[Arc<CatalogEntry>]) -> String {
     text
 }
 
-/// For the fuzz target `blocks`: an answer with calls in its text.
+/// Entry of the fuzz target `blocks`: reads an answer with calls in its text.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(text: &str) {
     let read = blocks(text);

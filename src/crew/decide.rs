@@ -20,15 +20,15 @@ use crate::{
 /// A decision that does not give way for so long has held up the others.
 const BLOCKS: Duration = Duration::from_millis(50);
 
-/// What makes the decisions of a crew: a model client, or an agent with tools, or code.
+/// Makes the decisions of a crew: a model client, or an agent with tools, or code.
 ///
-/// All decisions of a tick are made by the task that calls [`Crew::step`]. One that computes for long, or waits without
-/// `await`, holds the others up, and their deadlines: that belongs on a thread of its own, as with
+/// All decisions of a tick are made by the task that calls [`Crew::step`]. A decision that computes for long, or waits without
+/// `await`, holds up the others and their deadlines: such work belongs on a thread of its own, as with
 /// `tokio::task::spawn_blocking(..).await`. The report names it ([`AgentOutcome::blocked`](super::AgentOutcome)).
 pub trait Decide {
-    /// What it is asked.
+    /// The question of an agent.
     type Request;
-    /// What it answers.
+    /// The decision.
     type Answer;
 
     /// Answers one agent. At `deadline` it is dropped if it has not ended.
@@ -162,7 +162,7 @@ impl<R, A> AgentProgress<R, A> {
         }
     }
 
-    /// What it asks, if it waits for a decision that may still come.
+    /// The request of an agent that waits for a decision which may still come.
     pub(super) fn pending(&self) -> Option<&Arc<R>> {
         match &self.stage {
             Stage::Asking(request) if self.error.as_ref().is_none_or(StepError::may_pass) => Some(request),

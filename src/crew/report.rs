@@ -123,7 +123,7 @@ impl StepReport {
         self.agents.iter().all(|agent| matches!(agent.result, StepOutcome::Acted))
     }
 
-    /// Those that failed, with the reason.
+    /// Agents that failed, with the reason.
     pub fn failures(&self) -> impl Iterator<Item = (&AgentOutcome, &StepError)> {
         self.agents.iter().filter_map(|agent| match &agent.result {
             StepOutcome::Failed(error) => Some((agent, error)),

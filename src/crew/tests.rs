@@ -48,7 +48,7 @@ fn crew(count: usize, config: CrewConfig) -> Crew<Walker> {
     Crew::new((0..count).map(|number| Walker { number, acted: Vec::new(), blind: false }), config)
 }
 
-/// What happens to an agent when it asks for the n-th time.
+/// Treatment of an agent when it asks for the n-th time.
 #[derive(Clone, Copy)]
 enum Fate {
     After(u64),

@@ -83,7 +83,7 @@ fn chatml(conversation: &Conversation) -> Option<String> {
     Some(written)
 }
 
-/// What the system prompt says about tools.
+/// The part of the system prompt about tools.
 fn tools(tools: &[Value]) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
     format!(

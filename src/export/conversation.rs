@@ -26,7 +26,7 @@ pub(super) struct Call<'a> {
     pub id: &'a str,
     /// The visible name of the tool.
     pub name: &'a str,
-    /// As the model wrote them.
+    /// The arguments as the model wrote them.
     pub text: &'a str,
 }
 

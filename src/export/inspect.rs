@@ -26,7 +26,7 @@ const SCORER: &str = "toolcrib";
 /// Characters of an input in the list of samples.
 const SUMMARY_INPUT: usize = 1024;
 
-/// What is counted of all samples.
+/// Counts over all samples.
 #[derive(Default)]
 struct Counts {
     samples: usize,

@@ -36,7 +36,7 @@ struct Traces<'a> {
     last_ns: u64,
     tasks: HashMap<String, OpenTask>,
     spans: Vec<Value>,
-    /// Those that were written: a task that was interrupted ends several times.
+    /// Tasks that were written: one that was interrupted ends several times.
     ended: HashSet<String>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Place<'a> {
     pub(super) in_run: bool,
 }
 
-/// What an export is written to first: a draft, or a device or pipe itself.
+/// The file that an export is written to first: a draft, or a device or pipe itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     path: &'a Path,

@@ -32,11 +32,11 @@ struct Trace<'a> {
     slots: Vec<Option<OpenTask>>,
     /// The places that are free again.
     free: BTreeSet<usize>,
-    /// Their places.
+    /// Places of the tasks that are under way, by name.
     places: HashMap<String, usize>,
     named: HashSet<(u32, usize)>,
     servers: HashMap<String, usize>,
-    /// Those of which something was written: a task that was interrupted has several parts.
+    /// Tasks of which something was written: one that was interrupted has several parts.
     tasks: HashSet<String>,
     last_ns: u64,
 }

@@ -85,7 +85,7 @@ impl ObservedProcess {
     }
 }
 
-/// Of all its threads: each has children of its own.
+/// Children of a process: those of each of its threads.
 fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct Package {
     /// Where packages of its kind come from.
     pub ecosystem: Ecosystem,
-    /// As it calls itself.
+    /// Its name in its own metadata.
     pub name: String,
     /// The version that is installed.
     pub version: String,
@@ -55,11 +55,11 @@ impl fmt::Display for Ecosystem {
     }
 }
 
-/// What a command line starts.
+/// The target of a command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Started<'a> {
     File(PathBuf),
-    /// Of Python, by its dotted name.
+    /// A Python module, by its dotted name.
     Module(&'a str),
 }
 
@@ -80,7 +80,8 @@ pub(super) fn of(program: &Path, args: &[String], cwd: &Path) -> Option<Package>
     }
 }
 
-/// What is behind the interpreter, where `program` is one.
+/// The target of a command line: the file or module behind the interpreter, if `program` is one. `None`: it runs code from
+/// elsewhere, or nothing.
 fn started<'a>(program: &Path, args: &'a [String], cwd: &Path) -> Option<Started<'a>> {
     let name = program.file_name()?.to_str()?;
     let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');

@@ -38,7 +38,7 @@ const OF_THE_RUNNER: &[&str] = &["_", "OLDPWD", "SHLVL", "npm_lifecycle_script",
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     schema: u32,
-    /// In seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     made: u64,
     program: PathBuf,
     /// Arguments before those of the configuration.
@@ -51,7 +51,7 @@ pub(super) struct Record {
     set: BTreeMap<String, String>,
     unset: Vec<String>,
     proofs: Vec<Proof>,
-    /// What the start took through the runner.
+    /// Duration of the start through the runner. `None`: it is not known.
     pub(super) runner_time: Option<Duration>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn key(spec: &StdioConfig, program: &Path) -> String {
 }
 
 impl Record {
-    /// What was seen of the program that `runner`, started from `path` with `spec`, came to.
+    /// Makes the record of `seen`, the program that `runner` came to when it was started from `path` with `spec`.
     ///
     /// # Errors
     /// Why that cannot be started without its runner.
@@ -160,7 +160,7 @@ pub(super) fn program_of(seen: &ObservedProcess) -> Option<PathBuf> {
     std::env::split_paths(path).map(|folder| seen.cwd.join(folder).join(called)).find(is_it)
 }
 
-/// For the fuzz target `records`: what is kept of a package.
+/// Entry of the fuzz target `records`: reads a record of a package.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok(record) = serde_json::from_slice::<Record>(bytes) {

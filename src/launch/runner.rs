@@ -9,7 +9,7 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Runner {
-    /// As it is called: `npx`, `uvx`, `uv run`, `pipx run`, `bunx`.
+    /// Its command: `npx`, `uvx`, `uv run`, `pipx run`, `bunx`.
     pub name: &'static str,
     /// When it looks for a newer version.
     pub freshness: Freshness,
@@ -23,7 +23,7 @@ pub struct Runner {
 pub enum Freshness {
     /// Never: the version is given.
     Pinned,
-    /// Not as long as it has one that will do.
+    /// It does not, as long as it has one that will do.
     Cached,
     /// At each start; also if this is unknown.
     Newest,
@@ -158,8 +158,8 @@ impl Grammar {
     }
 }
 
-/// Of a package as npm writes it: `name`, `@scope/name`, each with `@version`, `@range` or `@tag`. A tag is looked
-/// up at each start; so is what comes from elsewhere.
+/// Freshness of a package as npm writes it: `name`, `@scope/name`, each with `@version`, `@range` or `@tag`. A tag is looked up
+/// at each start, and so is a package from elsewhere.
 fn npm(spec: &str) -> Freshness {
     let (scope, name) = match spec.strip_prefix('@') {
         Some(scoped) => match scoped.split_once('/') {
@@ -184,7 +184,7 @@ fn npm(spec: &str) -> Freshness {
     }
 }
 
-/// Of a package as uv and pipx write it: `name`, `name[extra]`, `name@version`, `name==version`, `name>=version`.
+/// Freshness of a package as uv and pipx write it: `name`, `name[extra]`, `name@version`, `name==version`, `name>=version`.
 fn pypi(spec: &str) -> Freshness {
     let name = spec.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).unwrap_or(spec.len());
     let (name, rest) = spec.split_at(name);

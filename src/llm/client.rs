@@ -75,14 +75,14 @@ pub(super) struct ClientState {
     pub shutdown: Shutdown,
 }
 
-/// What answers requests.
+/// The source of answers.
 pub(super) enum Backend {
     Model(Model),
     /// Other clients, each with its own gate and retries.
     Router(Router),
 }
 
-/// What makes one attempt.
+/// The source of answers of a single model.
 pub(super) enum Model {
     Http(Box<Endpoint>),
     Script(Script),
@@ -98,7 +98,7 @@ impl Backend {
     }
 }
 
-/// What goes along with a request.
+/// Conditions of one request.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
     /// When the caller no longer wants an answer.
@@ -250,7 +250,7 @@ impl LlmClient {
         }
     }
 
-    /// What was counted so far.
+    /// Counters of this client since it was made.
     pub fn stats(&self) -> LlmStats {
         let mut servers = Vec::new();
         self.servers(&mut servers);
@@ -272,8 +272,8 @@ impl LlmClient {
         }
     }
 
-    /// What each of the clients counted that a strategy asks, by name; one with the overrides of a strategy as `name
-    /// (strategy)`. None for a single model.
+    /// Counters of each client that a strategy asks, by name; a client with the overrides of a strategy is listed as `name
+    /// (strategy)`. Empty for a single model.
     pub fn clients(&self) -> Vec<(String, LlmStats)> {
         let mut found = Vec::new();
         if let Backend::Router(router) = &self.inner.backend {

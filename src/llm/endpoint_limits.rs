@@ -25,7 +25,7 @@ pub(crate) struct EndpointLimits {
 }
 
 impl EndpointLimits {
-    /// Nothing of each of these limits.
+    /// The same limits with zero in place of each number.
     pub(crate) fn nothing(self) -> Self {
         let none = |limit: Option<u64>| limit.map(|_| 0);
         Self { in_flight: none(self.in_flight), requests: none(self.requests), tokens: none(self.tokens) }

@@ -13,15 +13,15 @@ use crate::{error::nearest, tool::ToolCall};
 pub enum Message {
     /// Instructions.
     System(String),
-    /// What the user says.
+    /// A message of the user.
     User(String),
-    /// What the model said.
+    /// An answer of the model.
     Assistant {
         /// Its text; may be empty when it called tools.
         content: String,
         /// The calls it made.
         tool_calls: Vec<ToolCall>,
-        /// What it thought before, where its server wants that back.
+        /// Its reasoning before the answer, where its server wants that back.
         thinking: Thinking,
     },
     /// The result of a tool call.
@@ -33,8 +33,8 @@ pub enum Message {
     },
 }
 
-/// What a model thought, in blocks that its server signed (Anthropic's `thinking` and `redacted_thinking`). They are
-/// sent back to it unchanged with the results of the tools that it called then, and to no other one.
+/// Reasoning of a model, in blocks that its server signed (Anthropic's `thinking` and `redacted_thinking`). They are sent back
+/// unchanged to the same model with the results of the tools that it called then, and to no other one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thinking {
     /// The client that asked, by its name among those of `[llm.clients]`.
@@ -44,7 +44,7 @@ pub struct Thinking {
     /// The whole text as the model wrote it, where thoughts stood in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) written: Option<String>,
-    /// What was thought as text, for people: it is never sent.
+    /// The reasoning as text, for people; it is never sent.
     #[serde(skip)]
     pub(crate) text: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Thinking {
         self.blocks.is_empty() && self.written.is_none() && self.text.is_none()
     }
 
-    /// What people read of it where nothing goes back: what stands in the text is there already.
+    /// The part that people read if nothing is sent back: reasoning that the text of the message contains is left out.
     pub(crate) fn for_people(&self) -> Self {
         let text = self.text.clone().filter(|_| self.written.is_none());
         Self { text, ..Self::default() }
@@ -68,7 +68,7 @@ impl Thinking {
 }
 
 impl Message {
-    /// What a model said, without what it thought.
+    /// An answer of a model, without its reasoning.
     pub fn said(content: impl Into<String>, tool_calls: Vec<ToolCall>) -> Self {
         Self::Assistant { content: content.into(), tool_calls, thinking: Thinking::default() }
     }
@@ -93,7 +93,7 @@ impl Message {
         }
     }
 
-    /// What a model thought before it said this, as text.
+    /// The model's reasoning before this message, as text.
     pub(crate) fn reasoning(&self) -> Option<&str> {
         match self {
             Self::Assistant { thinking, .. } => thinking.text.as_deref(),
@@ -245,7 +245,7 @@ pub(super) fn sent_arguments(arguments: &str) -> String {
     }
 }
 
-/// What a model said, where servers refuse an answer that is empty and has no calls.
+/// The text of an answer as it is sent: some servers refuse an answer that is empty and has no calls.
 pub(super) fn sent_text(content: &str) -> &str {
     if content.trim().is_empty() { "(no answer)" } else { content }
 }

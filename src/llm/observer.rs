@@ -1,4 +1,4 @@
-//! What stands between an agent and its model, and may answer in its place: to record, or to replay.
+//! Stands between an agent and its model, and may answer in the model's place: to record, or to replay.
 
 use std::sync::Arc;
 

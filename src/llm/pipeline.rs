@@ -34,7 +34,8 @@ impl LlmClient {
         self.chat_with(request, &ChatOptions::default()).await
     }
 
-    /// As [`LlmClient::chat`], with a deadline, a token that cancels it, or an observer of the pieces of the answer.
+    /// Asks the model like [`LlmClient::chat`], with a deadline, a token that cancels it, or an observer of the pieces of the
+    /// answer.
     pub async fn chat_with(
         &self,
         request: &ChatRequest,

@@ -17,13 +17,13 @@ use crate::{
 pub struct ToolSpec {
     /// The visible name.
     pub name: String,
-    /// What it does.
+    /// Description for the model.
     pub description: String,
     /// JSON Schema of the arguments.
     pub parameters: Arc<Map<String, Value>>,
     /// Ask the server to hold the model to the schema. Only some servers know the field.
     pub strict: bool,
-    /// What it is sent as.
+    /// The form in which the schema is sent.
     pub(super) fitted: FittedOnce,
 }
 
@@ -43,7 +43,7 @@ impl ToolSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolMode {
-    /// As it likes.
+    /// The model decides.
     #[default]
     Auto,
     /// At least one call.
@@ -79,8 +79,8 @@ pub struct ChatRequest {
     /// whose server can do that ([`LlmConfig::prefill`](crate::LlmConfig::prefill)) send it without blanks at its end,
     /// and the answer begins with it; all others leave it out.
     pub prefill: Option<Arc<str>>,
-    /// What the request belongs to with others, for [`LlmConfig::session_header`](crate::LlmConfig::session_header). It
-    /// makes no difference to the answer.
+    /// Id that related requests share, for [`LlmConfig::session_header`](crate::LlmConfig::session_header). It makes no
+    /// difference to the answer.
     pub session: Option<Arc<str>>,
 }
 
@@ -115,7 +115,7 @@ impl ChatRequest {
     }
 }
 
-/// What a model answered, and what it took.
+/// The answer of a model, with its cost and duration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChatAnswer {
@@ -125,14 +125,14 @@ pub struct ChatAnswer {
     pub reasoning: Option<String>,
     /// The calls that the model wants. Look here and not at `finish`: servers disagree on the reason.
     pub tool_calls: Vec<ToolCall>,
-    /// What goes back to the model with the results of these calls.
+    /// Reasoning that goes back to the model with the results of these calls.
     #[serde(default, skip_serializing_if = "Thinking::is_empty")]
     pub thinking: Thinking,
     /// Why the model stopped.
     pub finish: Finish,
     /// Token counts as the server gave them.
     pub usage: Usage,
-    /// What these tokens cost at the client that answered.
+    /// Price of these tokens at the client that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<TokenPrice>,
     /// The model as the server names it.
@@ -150,7 +150,7 @@ pub struct ChatAnswer {
 }
 
 impl ChatAnswer {
-    /// What the answer cost, in US dollars. `None`: its client has no price, or its server counted no tokens.
+    /// Cost of the answer in US dollars. `None`: its client has no price, or its server counted no tokens.
     pub fn cost_usd(&self) -> Option<f64> {
         // An answer without an attempt was kept, or came with another one that has the tokens of both.
         let uncounted = self.usage.total() == 0 && !self.attempts.is_empty();

@@ -15,7 +15,7 @@ use crate::{http::HostPool, llm::pipeline::gate::GateStats, task::Usage};
 /// Answers whose times are remembered.
 const REMEMBERED: usize = 1024;
 
-/// What a client counted so far.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LlmStats {
@@ -58,7 +58,7 @@ pub struct LlmStats {
     /// Service time of the last 1,024 answers, from sending to the whole answer and without any waiting: half of
     /// them took no longer.
     pub p50: Duration,
-    /// As `p50`, for 95 of a hundred.
+    /// Like `p50`, for 95 of a hundred.
     pub p95: Duration,
     /// Connections opened to the model's server, by all clients that share them.
     pub connections_opened: u64,

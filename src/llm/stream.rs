@@ -63,7 +63,7 @@ pub(super) struct Observer<'a> {
     tell: Option<&'a (dyn Fn(Delta<'_>) + Send + Sync)>,
     /// The observer of the agent, for which nothing is asked in another way.
     events: Option<&'a dyn RequestEvents>,
-    /// What becomes of a request that others race with.
+    /// Records the fate of a request that races with others.
     log: Option<&'a Log<'a>>,
     /// Whether the observer gets pieces.
     pieces: bool,
@@ -127,12 +127,12 @@ impl<'a> Observer<'a> {
         Self { told: AtomicBool::new(false), tell, events, log: None, pieces: true }
     }
 
-    /// For the attempts of one of several requests that race.
+    /// Log for the attempts of one of several requests that race.
     pub(super) fn log(&self) -> Log<'a> {
         Log { attempts: Mutex::default(), outer: self.log }
     }
 
-    /// For one of several requests that race: their pieces are not passed to the observer.
+    /// Observer of one of several requests that race: their pieces are not passed on.
     pub(super) fn racer<'b>(&'b self, log: &'b Log<'b>) -> Observer<'b> {
         Observer { log: Some(log), events: self.events, pieces: false, ..Observer::default() }
     }
@@ -213,9 +213,9 @@ impl<'a> Observer<'a> {
 /// Events that say only that the connection lives, by their names or their data.
 const PINGS: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
 
-/// What a body is that should be a stream of events.
+/// Form of a body that should be a stream of events.
 enum BodyForm {
-    /// Nothing of it came yet.
+    /// Its first bytes have not arrived yet.
     Unknown,
     Events,
     /// JSON without events: an answer or an error in one piece, or a piece on each line.

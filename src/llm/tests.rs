@@ -47,12 +47,12 @@ fn hello() -> ChatRequest {
     ChatRequest::new(vec![Message::User("hello".into())])
 }
 
-/// With a deadline so far from now.
+/// Options with a deadline at this distance from now.
 fn within(time: Duration) -> ChatOptions {
     ChatOptions::new().deadline(Instant::now() + time)
 }
 
-/// With an observer, and what it was told.
+/// Options with an observer, and what it was told.
 fn observing() -> (ChatOptions, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);

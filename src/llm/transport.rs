@@ -55,10 +55,10 @@ pub(super) struct Endpoint {
     liveness: LivenessCheck,
     uri: Uri,
     shown_url: String,
-    /// What says it: `base_url` of a table, an option, a variable.
+    /// Where the address is written: `base_url` of a table, an option, or a variable.
     address: String,
     config: LlmConfig,
-    /// Those of every request.
+    /// Headers of every request.
     headers: HeaderMap,
     session_header: Option<HeaderName>,
     keys: Keys,
@@ -151,7 +151,7 @@ impl Endpoint {
         &self.shown_url
     }
 
-    /// What stands for this endpoint among others: providers count by address, model and key. No key is in it.
+    /// Identity of this endpoint: providers count by address, model and key. The key is only in a hash.
     pub(super) fn endpoint(&self) -> String {
         let mut keys = DefaultHasher::new();
         self.config.api_keys.hash(&mut keys);
@@ -164,7 +164,7 @@ impl Endpoint {
         &self.server
     }
 
-    /// What of a request can be shared with others, and what these must have in common with it.
+    /// The part of a request that can be combined with others, and the part that must be equal in all of them.
     pub(super) fn parts(&self, chat: &ChatRequest) -> Result<(Value, Value), String> {
         wire::shared::parts(chat, &self.config)
     }
@@ -348,7 +348,7 @@ impl Endpoint {
         decoded
     }
 
-    /// What a person can do about it.
+    /// Advice for a person.
     fn help(&self, status: StatusCode, class: Class) -> Option<String> {
         let (table, address) = (&self.clock.table, &self.address);
         // Below the host: `http://host/v1`, `https://host/api/v4/`.
@@ -387,7 +387,7 @@ impl Endpoint {
     }
 }
 
-/// What to do when the schema of a tool is refused: the request goes without that tool.
+/// Advice if the schema of a tool is refused: to leave that tool out of the requests.
 fn refused_tool(status: StatusCode, said: &str, chat: &ChatRequest) -> Option<String> {
     let lower = said.to_ascii_lowercase();
     let is_schema = ["schema", "tools[", "tools.", "function.parameters", "property key"];
@@ -404,7 +404,7 @@ fn refused_tool(status: StatusCode, said: &str, chat: &ChatRequest) -> Option<St
     ))
 }
 
-/// What says the key of a model, at the beginning of a message.
+/// The setting that holds the key of a model, for the beginning of a message.
 fn quoted_key(config: &LlmConfig) -> String {
     match &config.api_keys_from {
         Some(place) => format!("`{place}`"),
@@ -412,7 +412,7 @@ fn quoted_key(config: &LlmConfig) -> String {
     }
 }
 
-/// What says where a model is, at the beginning of a message.
+/// The setting that holds the address of a model, for the beginning of a message.
 fn quoted_place(config: &LlmConfig) -> String {
     match &config.base_url_from {
         Some(place) => format!("`{place}`"),

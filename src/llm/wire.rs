@@ -35,16 +35,16 @@ pub(super) struct Decoded {
     pub content: String,
     pub reasoning: Option<String>,
     pub tool_calls: Vec<ToolCall>,
-    /// What was thought, where it has to go back: each block with its place in the answer.
+    /// Reasoning that has to be sent back: each block with its place in the answer.
     pub thinking: Vec<(usize, Value)>,
     /// The whole text as the model wrote it, where thoughts stood in it.
     pub written: Option<String>,
     pub finish: Finish,
     pub usage: Usage,
     pub model: Option<String>,
-    /// Of a request with several prompts: the answers by their number, without usage.
+    /// Answers to a request with several prompts, by their number and without usage.
     pub shared: Vec<Option<Self>>,
-    /// Whether those have no numbers, only their order.
+    /// Whether those answers have no numbers, only their order.
     pub unnumbered: bool,
 }
 
@@ -138,7 +138,7 @@ pub(super) trait Parts: Send {
     fn closed(&self) -> bool {
         false
     }
-    /// What the same server would have answered in one piece.
+    /// The answer as the same server would have sent it in one piece.
     fn whole(&mut self) -> Value;
 }
 

@@ -25,7 +25,7 @@ use crate::config::Secrets;
 /// Version of the file; no other one is read.
 const VERSION: u32 = 1;
 
-/// What kind of thing was asked for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RequestKind {
@@ -33,7 +33,7 @@ pub(crate) enum RequestKind {
     Model,
     /// A tool call.
     Tool,
-    /// That a server is there.
+    /// A wait until a server is there.
     Server,
 }
 
@@ -64,7 +64,7 @@ enum CassetteLine {
     Cassette(Head),
     /// Tools of servers, which later lines name by this id.
     Tools { id: String, servers: Value },
-    /// From its reading number `n` on, the agent saw these tools.
+    /// The tools that the agent saw from its reading number `n` on.
     Saw { whose: AgentKey, n: u32, tools: String },
     /// A question and its answer.
     Asked {
@@ -77,7 +77,7 @@ enum CassetteLine {
     },
 }
 
-/// What became of a question.
+/// End of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RequestEnd {

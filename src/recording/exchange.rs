@@ -21,7 +21,7 @@ use crate::{
     text::short_hex,
 };
 
-/// What a cassette is for in a run.
+/// Use of a cassette in a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CassetteMode {
@@ -35,7 +35,7 @@ pub enum CassetteMode {
 #[derive(Debug)]
 pub(super) struct Exchanges {
     pub cassette: Option<CassetteMode>,
-    /// Of the task, all of its agents.
+    /// Journal of the task, which all of its agents share.
     pub journal: Option<TaskJournal>,
     // Std mutex: held for one digest. Of all requests to the model so far: each has all before it in it.
     conversation: Mutex<String>,
@@ -270,7 +270,7 @@ impl TrafficObserver {
         next(&self.0.exchanges.catalog_reads)
     }
 
-    /// From reading `n` on the agent has these tools.
+    /// Records that the agent has these tools from reading `n` on.
     pub(crate) fn record_tools(&self, n: u32, servers: Value) {
         if let Some(CassetteMode::Record(recorder)) = &self.0.exchanges.cassette {
             let id = self.digest(servers.clone());

@@ -35,10 +35,10 @@ pub struct FeedEvent {
     pub task: Arc<str>,
     /// The agent: `main`, or `main/2-1-research` for one that `main` called in its second turn.
     pub agent: Arc<str>,
-    /// What was dropped since the event that was read before this one.
+    /// Number of events that were dropped since the event that was read before this one.
     #[serde(skip_serializing_if = "DroppedEvents::is_nothing")]
     pub missed: DroppedEvents,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: LiveEvent,
 }
@@ -61,8 +61,8 @@ impl DroppedEvents {
     }
 }
 
-/// What happened. `took_ns` is in nanoseconds and reaches back from the event's own moment; `turn` numbers the requests
-/// of an agent to its model and `call` its tool calls, both from 1 and as in `events.jsonl`.
+/// An event of a task or an agent. `took_ns` is in nanoseconds and reaches back from the event's own moment; `turn` numbers the
+/// requests of an agent to its model and `call` its tool calls, both from 1 and as in `events.jsonl`.
 ///
 /// Every begin has an end: an answer, a failure, a cancellation, or a caller that stopped waiting.
 #[derive(Clone, Debug, Serialize)]
@@ -73,7 +73,7 @@ pub enum LiveEvent {
     TaskStarted,
     /// An agent begins: that of the task, or one that another called.
     AgentStarted {
-        /// What answers, as the report names it; `None` for a task of planned calls.
+        /// Name of the model, as the report has it; `None` for a task of planned calls.
         model: Option<String>,
     },
     /// The model is asked.
@@ -117,9 +117,9 @@ pub enum LiveEvent {
     ModelHeld {
         /// The request.
         turn: u32,
-        /// What is the matter with the endpoint.
+        /// The kind of trouble.
         reason: HoldReason,
-        /// What its last failure said.
+        /// The message of its last failure.
         message: Option<String>,
         /// Nanoseconds until a request goes to it again; nothing while some are under way to look.
         next_try_ns: Option<u64>,
@@ -133,7 +133,7 @@ pub enum LiveEvent {
         /// Every try on the wire.
         #[serde(rename = "tries")]
         attempts: Vec<AttemptRow>,
-        /// As its server counted them.
+        /// Token counts as the model's server gave them.
         tokens: Usage,
         /// All of the answer's text.
         text: String,
@@ -161,9 +161,9 @@ pub enum LiveEvent {
     },
     /// A tool call has a result, or has none.
     CallEnded {
-        /// As at its beginning.
+        /// The turn of its start.
         turn: u32,
-        /// As at its beginning.
+        /// The number that its start has.
         call: u32,
         /// The server.
         server: String,
@@ -202,7 +202,7 @@ pub enum LiveEvent {
         /// The time of all of it.
         took_ns: u64,
     },
-    /// What the agent decided.
+    /// A decision of the agent.
     #[serde(untagged)]
     Agent(AgentEvent),
 }
@@ -213,7 +213,7 @@ pub enum LiveEvent {
 pub struct LiveError {
     /// A stable code, or the class of a failed model request.
     pub code: String,
-    /// In words, with its causes.
+    /// Description of the error, with its causes.
     pub message: String,
     /// Bytes of the message before its causes.
     #[serde(skip)]
@@ -246,7 +246,7 @@ impl LiveError {
     }
 }
 
-/// What goes first when there is no room.
+/// Ranks of events: the lowest are dropped first when there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Piece,

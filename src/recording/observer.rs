@@ -72,7 +72,8 @@ impl TrafficObserver {
         }))
     }
 
-    /// As [`TrafficObserver::new`], with the journal of the task. Events of before an interruption are not sent again.
+    /// Creates an observer like [`TrafficObserver::new`], with the journal of the task. Events from before an interruption are
+    /// not sent again.
     pub(crate) fn journaled(
         task: &str,
         log: Option<EventLog>,

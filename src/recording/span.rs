@@ -88,7 +88,7 @@ impl Span {
         self.observer.emit(|| event(self.turn));
     }
 
-    /// As [`Span::emit`], for a piece of an answer.
+    /// Emits a piece of an answer, otherwise like [`Span::emit`].
     pub(crate) fn emit_piece(&self, event: impl FnOnce(u32) -> LiveEvent) {
         self.observer.emit_live(|| event(self.turn));
     }

@@ -32,7 +32,7 @@ pub struct ComparedTask {
     pub cost_usd: Option<f64>,
 }
 
-/// What became of a task from one run to the other.
+/// How the outcome of a task changed from one run to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -57,9 +57,9 @@ pub enum TaskChange {
 pub struct TaskPair {
     /// The id of the task.
     pub task: String,
-    /// Which of its samples, from 1.
+    /// Number of the sample, from 1.
     pub sample: u32,
-    /// What became of it.
+    /// The change from the first run to the second.
     pub change: TaskChange,
     /// How it went in the first run.
     pub before: Option<ComparedTask>,
@@ -74,9 +74,9 @@ pub struct TaskPair {
 pub struct PairedTest {
     /// Tasks that passed or failed in both runs.
     pub pairs: usize,
-    /// Those that passed in the first run alone.
+    /// Tasks that passed in the first run alone.
     pub only_before_passed: usize,
-    /// Those that passed in the second run alone.
+    /// Tasks that passed in the second run alone.
     pub only_after_passed: usize,
     /// How probable a difference like this, or a larger one, is between runs that are equally good.
     pub p_value: f64,
@@ -204,7 +204,8 @@ impl RunComparison {
         both.fold((0.0, 0.0), |sums, (before, after)| (sums.0 + of(before), sums.1 + of(after)))
     }
 
-    /// What the runs come to, for people: a name, both values and the change in each row. Sums are of the tasks that both have.
+    /// Figures of both runs, for people: a name, both values and the change in each row. Sums are over the tasks that both runs
+    /// have.
     pub fn figures(&self) -> Vec<[String; 4]> {
         let mut rows = Vec::new();
         let mut row = |name: &str, of: &dyn Fn(&RunInfo) -> String, change: String| {
@@ -272,7 +273,7 @@ impl RunComparison {
         rows
     }
 
-    /// What the tasks that both runs have cost. A run whose tokens have no price is not one that cost nothing.
+    /// Row with the cost of the tasks that both runs have. A run whose tokens have no price is not shown as one without cost.
     fn cost_row(&self, change: &dyn Fn(f64, f64) -> String) -> Option<[String; 4]> {
         let both =
             || self.tasks.iter().filter_map(|pair| Some((pair.before.as_ref()?, pair.after.as_ref()?)));
@@ -345,7 +346,7 @@ impl TaskPair {
 }
 
 impl PairedTest {
-    /// What the test says, in a sentence.
+    /// The result of the test, in a sentence.
     pub fn words(&self) -> String {
         let Self { pairs, only_before_passed: before, only_after_passed: after, p_value } = *self;
         if pairs == 0 {

@@ -14,7 +14,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct EventIndex {
     servers: HashMap<String, usize>,
-    /// By name, then by attempt.
+    /// Positions of tasks by name, then by attempt.
     tasks: HashMap<String, HashMap<u32, usize>>,
     /// The last attempt at each task: events of its agents do not repeat its number.
     latest: HashMap<String, usize>,
@@ -134,7 +134,7 @@ impl EventIndex {
         }
     }
 
-    /// What happened to a server; everything else is of no use to a report.
+    /// Takes in an event of a server. Other events are ignored: a report does not need them.
     fn server_event(&mut self, run: &mut RunFolder, at_ms: f64, event: Event) {
         match event {
             Event::ServerQueued { server, .. } | Event::ServerStarting { server, .. } => {

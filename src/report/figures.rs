@@ -36,7 +36,7 @@ pub(super) struct TimesRow {
 pub(super) struct Figures {
     /// How many tasks ended in each of [`STATUSES`].
     pub(super) counts: [usize; 7],
-    /// What passed among what was judged.
+    /// Share of passed tasks among those that were judged.
     pub(super) rate: Option<PassRate>,
     pub(super) time: Timings,
     pub(super) tokens: Usage,
@@ -182,7 +182,7 @@ pub fn at_percent<T: Copy + Default>(times: &[T], percent: usize) -> T {
     times.get(index).copied().unwrap_or_default()
 }
 
-/// What happened most often comes first.
+/// The counts in descending order.
 fn most_first(counts: &BTreeMap<String, usize>) -> Vec<(String, usize)> {
     let mut counts: Vec<_> = counts.iter().map(|(name, n)| (name.clone(), *n)).collect();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -230,7 +230,7 @@ fn task(task: &RunTask) -> Value {
     })
 }
 
-/// To the microsecond.
+/// Rounds milliseconds to the microsecond.
 fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

@@ -18,7 +18,7 @@ use crate::{
 /// Pauses of a run that are told from the times in which it worked.
 const MOST_PAUSES: usize = 100;
 
-/// What the folder of a run holds. Times are in milliseconds since the run began.
+/// Contents of the folder of a run. Times are in milliseconds since the run began.
 #[non_exhaustive]
 pub struct RunFolder {
     /// Where it is.
@@ -41,7 +41,7 @@ pub struct RunFolder {
     pub dropped: u64,
     /// The servers, in the order of the manifest.
     pub servers: Vec<RunServer>,
-    /// In the order in which they began.
+    /// Attempts at tasks in the order in which they began.
     pub tasks: Vec<RunTask>,
 }
 
@@ -65,7 +65,7 @@ pub struct RunServer {
     pub name: String,
     /// How its first start went.
     pub start: RunServerStart,
-    /// What happened to it later.
+    /// Incidents after its first start.
     pub incidents: Vec<ServerIncident>,
 }
 
@@ -83,7 +83,7 @@ pub enum RunServerStart {
     },
     /// It served calls.
     Ready {
-        /// When.
+        /// Time at which it was ready.
         at_ms: f64,
         /// How long it took.
         took_ms: f64,
@@ -100,7 +100,7 @@ pub enum RunServerStart {
         at_ms: f64,
         /// How long it took.
         took_ms: f64,
-        /// Why.
+        /// The error.
         error: RemoteError,
     },
 }
@@ -108,11 +108,11 @@ pub enum RunServerStart {
 /// Something that happened to a server after its first start.
 #[non_exhaustive]
 pub struct ServerIncident {
-    /// When.
+    /// Time of the incident.
     pub at_ms: f64,
     /// Whether it is a failure.
     pub bad: bool,
-    /// What.
+    /// Description of the incident.
     pub words: String,
 }
 
@@ -128,7 +128,7 @@ pub struct RunTask {
     pub start_ms: f64,
     /// When it ended, or the run did.
     pub end_ms: f64,
-    /// As in `results.jsonl`, or `unfinished`.
+    /// The status in `results.jsonl`, or `unfinished`.
     pub status: String,
     /// Its line of `results.jsonl`.
     pub result: TaskLine,
@@ -144,14 +144,14 @@ impl RunTask {
     }
 }
 
-/// What a report needs of a line of `results.jsonl`.
+/// The fields of a line of `results.jsonl` that a report needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "docs/run-folder.md describes every field")]
 pub struct TaskLine {
     pub task: String,
-    /// From 1; 0 where the line does not say.
+    /// Number of the sample, from 1; 0 where the line does not say.
     pub sample: u32,
     pub attempt: u32,
     pub status: String,
@@ -207,18 +207,18 @@ pub struct TaskSpan {
     pub agent: String,
     /// When it began.
     pub start_ms: f64,
-    /// What it is.
+    /// The request or call.
     pub kind: SpanKind,
 }
 
-/// What a [`TaskSpan`] is.
+/// Kind of a [`TaskSpan`].
 #[non_exhaustive]
 pub enum SpanKind {
     /// A request to the model.
     Model(Option<ModelEnded>),
     /// A call of a tool.
     Call {
-        /// Of this server.
+        /// The server.
         server: String,
         /// The tool.
         tool: String,

@@ -37,7 +37,7 @@ const UNFINISHED: u8 = 5;
 
 /// One run, as far as its files were read.
 pub(crate) struct RunFollower {
-    /// What is not about single tasks, and the tasks in work.
+    /// The parts that are not about single tasks, and the tasks in work.
     run: RunFolder,
     index: EventIndex,
     lines: LineSums,
@@ -214,7 +214,7 @@ impl RunFollower {
         Figures::new(counts, &self.lines, &self.spans)
     }
 
-    /// What the run is called.
+    /// Title of the run.
     pub(crate) fn title(&self) -> String {
         html::title_of(&self.run)
     }
@@ -233,7 +233,7 @@ impl RunFollower {
         [self.timeline(), time, html::starts(&self.run)].concat()
     }
 
-    /// What is under way: each task with what it waits for, the one that began first before others.
+    /// List of the tasks in work, as HTML: each with what it waits for, in the order in which they began.
     pub(crate) fn in_work(&self) -> String {
         let mut tasks: Vec<&RunTask> = self.run.tasks.iter().collect();
         tasks.sort_by(|a, b| a.start_ms.total_cmp(&b.start_ms));

@@ -108,7 +108,7 @@ pub(crate) fn sign(status: &str) -> &'static str {
     }
 }
 
-/// What went wrong first, then what took longest.
+/// Tasks of the run: those that went wrong first, then those that took longest.
 fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
     let mut tasks: Vec<&RunTask> = run.tasks.iter().collect();
     tasks.sort_by(|a, b| {
@@ -118,7 +118,7 @@ fn by_interest(run: &RunFolder) -> Vec<&RunTask> {
     tasks
 }
 
-/// What an element of this task's is called.
+/// Id of the HTML element of this task.
 pub(super) fn anchor(task: &RunTask) -> String {
     match task.attempt {
         1 => format!("task/{}", task.task),

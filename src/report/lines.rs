@@ -49,7 +49,7 @@ pub(super) fn open_below(dir: &Path, place: &Path) -> io::Result<File> {
     if at.metadata()?.is_file() { Ok(at) } else { Err(ErrorKind::InvalidInput.into()) }
 }
 
-/// As [`try_each`], for a `take` that cannot fail.
+/// Reads lines like [`try_each`], for a `take` that cannot fail.
 pub(super) fn each<T: for<'de> Deserialize<'de>>(path: &Path, mut take: impl FnMut(T)) -> Result<()> {
     try_each(path, |line| {
         take(line);

@@ -83,20 +83,20 @@ impl OutcomeCounts {
         self.passed + self.failed + self.errored + self.unscored + self.cancelled
     }
 
-    /// What passed among what was judged.
+    /// Share of passed tasks among those that were judged.
     pub fn pass_rate(self) -> Option<PassRate> {
         PassRate::new(self.passed, self.passed + self.failed)
     }
 
-    /// What passed among all that ended, 0 to 1, where that differs from [`Self::pass_rate`] because tasks errored or were
-    /// cancelled. `None` also where answers were not scored.
+    /// Share of passed tasks among all that ended, 0 to 1, where that differs from [`Self::pass_rate`] because tasks errored or
+    /// were cancelled. `None` also where answers were not scored.
     pub fn pass_rate_of_all(self) -> Option<f64> {
         let differs = self.errored + self.cancelled > 0 && self.unscored == 0;
         self.pass_rate().filter(|_| differs).map(|_| self.passed as f64 / self.ended() as f64)
     }
 }
 
-/// What a list says of a run.
+/// Summary of a run, for a list.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RunInfo {
@@ -108,7 +108,7 @@ pub struct RunInfo {
     pub state: RunState,
     /// When it began, RFC 3339.
     pub started: Option<String>,
-    /// From its beginning to its last event, without `paused_ms`.
+    /// Time from its beginning to its last event, without `paused_ms`.
     pub wall_ms: f64,
     /// How long nobody worked on it meanwhile, in all: it was interrupted, or taken up again.
     pub paused_ms: f64,
@@ -122,7 +122,7 @@ pub struct RunInfo {
     /// No sample of a task follows one that has passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_pass: bool,
-    /// What its tasks were read from. `None`: it had a single question, or is of an older version.
+    /// The file that its tasks were read from. `None`: it had a single question, or is of an older version.
     pub tasks_file: Option<String>,
     /// The beginning of its question, if it had a single one.
     pub question: Option<String>,
@@ -134,14 +134,14 @@ pub struct RunInfo {
     pub command: Vec<String>,
     /// All its tasks, those that have not begun included.
     pub tasks_total: usize,
-    /// Those that have ended.
+    /// Tasks that have ended, by status.
     #[serde(flatten)]
     pub counts: OutcomeCounts,
-    /// What passed among what was judged.
+    /// Share of passed tasks among those that were judged.
     pub pass_rate: Option<PassRate>,
     /// Tokens, in and out.
     pub tokens: u64,
-    /// What the models cost, where prices are known.
+    /// Cost of its model requests in US dollars, where prices are known.
     pub cost_usd: Option<f64>,
     /// The digest of its tasks.
     #[serde(skip)]
@@ -151,7 +151,7 @@ pub struct RunInfo {
     pub written: SystemTime,
 }
 
-/// What a list needs of a line of `results.jsonl`.
+/// The fields of a line of `results.jsonl` that a list needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ListedLine {
@@ -222,7 +222,7 @@ impl RunInfo {
         })
     }
 
-    /// What it was given beside the model, in words: the file of its tasks or its question, samples, profile and settings.
+    /// Inputs of the run beside the model, in words: the file of its tasks or its question, samples, profile and settings.
     pub fn settings(&self) -> String {
         let question = self.question.iter().map(|question| format!("\"{}\"", cut(question, 60)));
         let tasks = self.tasks_file.iter().cloned().chain(question);

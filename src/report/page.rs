@@ -1,6 +1,5 @@
-//! What the HTML pages of toolcrib share: one file that works from disk, loads nothing, and runs nothing but a script
-//! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken
-//! out again.
+//! Parts that the HTML pages of toolcrib share: one file that works from disk, loads nothing, and runs nothing but a script
+//! whose hash its policy names; in print and in the dark. The JSON document that it shows is part of it, to be taken out again.
 
 pub mod cards;
 pub mod start_advice;
@@ -41,7 +40,7 @@ pub fn tail(json: &str, script: Option<&str>) -> String {
 
 /// A span of time with round marks.
 pub struct Axis {
-    /// In milliseconds.
+    /// Length in milliseconds.
     pub span: f64,
 }
 
@@ -64,7 +63,7 @@ impl Axis {
         self.every(step, words)
     }
 
-    /// From a minute on: steps as clocks have them.
+    /// Ticks of an axis of a minute or more, at steps as clocks have them.
     fn clock_ticks(&self, raw: f64) -> Vec<(f64, String)> {
         let seconds = [10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 21_600.0];
         let step = seconds.map(|seconds| 1e3 * seconds).into_iter().find(|step| *step >= raw);

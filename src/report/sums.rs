@@ -1,4 +1,4 @@
-//! What is summed up over the tasks of a run, in memory that does not grow with their number.
+//! Sums over the tasks of a run, in memory that does not grow with their number.
 
 use std::collections::BTreeMap;
 

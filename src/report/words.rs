@@ -9,9 +9,9 @@ use crate::{
     text::{counted, rounded_count as count, seconds},
 };
 
-/// What is not zero of the counters that `run.json` has of the model requests (`totals`). Nothing for a model without
-/// connections, retries, cache and batches. Those to the judge and to the model that reads pages are counted over the whole run,
-/// the others since it was `continued`: only of a run that was not, all are told.
+/// The nonzero counters of model requests in `totals` of `run.json`. `None` for a model without connections, retries, cache and
+/// batches. Requests to the judge and to the model that reads pages are counted over the whole run, the others since it was
+/// `continued`; so the former are left out if it was.
 pub fn requests(totals: &Value, continued: bool) -> Option<String> {
     let number = |key: &str| totals["llm"][key].as_u64().filter(|n| *n > 0);
     let of = |key: &str| totals[key]["llm_calls"].as_u64().filter(|n| *n > 0);
@@ -56,7 +56,7 @@ pub fn tokens(usage: &Usage) -> Option<String> {
     Some(format!("{} in{cache}, {} out{reasoning}", count(usage.input), count(usage.output)))
 }
 
-/// What a task took over from before the run was interrupted.
+/// The work that a task took over from before the run was interrupted.
 pub fn resumed(resumed: &Resumed) -> String {
     let times = match resumed.interruptions {
         1 => "once".to_owned(),

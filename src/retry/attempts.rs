@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use super::{Decision, EndpointState, FailureRecord, GiveUp, RetryPolicy};
 use crate::trace;
 
-/// What the loop passes to an attempt.
+/// State that the loop passes to an attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttemptContext {
     /// Number of the attempt on the wire, from 1.
     pub number: u32,
     /// The wait before it.
     pub waited: Duration,
-    /// What is left of the policy's total time.
+    /// The rest of the policy's total time.
     pub left: Duration,
     /// Time since the first failure; zero before it.
     pub failing_for: Duration,
@@ -23,22 +23,22 @@ pub(crate) struct AttemptContext {
 /// A failed attempt, as the operation reports it.
 #[derive(Debug)]
 pub(crate) struct Failure<E> {
-    /// What happened.
+    /// The error of the attempt.
     pub error: E,
     /// Whether it may be repeated.
     pub retry: Retry,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
-    /// Who makes the next attempt wait, and what this one says of the endpoint.
+    /// The owner of the next wait, and the meaning of this failure for the endpoint.
     pub blame: FailureWeight,
     /// Time of this attempt spent in a queue of our own; it does not count against the policy's total.
     pub queued: Duration,
 }
 
-/// What a failed attempt says of its endpoint, and what the next attempt waits for.
+/// Meaning of a failed attempt for its endpoint and for the wait before the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FailureWeight {
-    /// Who makes the next attempt wait.
+    /// Owner of the wait before the next attempt.
     pub pace: WaitOwner,
     /// Whether a request was sent: it was not where this machine could open no connection.
     pub sent: bool,
@@ -48,7 +48,7 @@ pub(crate) struct FailureWeight {
     pub failing: f64,
 }
 
-/// What makes the request wait before its next attempt.
+/// Owner of the wait before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitOwner {
     /// The retry loop.
@@ -58,7 +58,7 @@ pub(crate) enum WaitOwner {
 }
 
 impl FailureWeight {
-    /// For a request whose endpoint is not observed: only the number of attempts ends it.
+    /// The weight for a request whose endpoint is not observed: only the number of attempts ends it.
     pub(crate) const OWN: Self =
         Self { pace: WaitOwner::Own(EndpointState::Answering), sent: true, outage: false, failing: 1.0 };
 }
@@ -68,11 +68,11 @@ impl FailureWeight {
 pub(crate) enum Retry {
     /// Repeating cannot help.
     Never,
-    /// Not now, for this reason.
+    /// No repetition now, for this reason.
     Stop(GiveUp),
-    /// As the policy says.
+    /// The policy decides.
     Yes,
-    /// As the policy says, but failures of this class at most so often.
+    /// The policy decides, but failures of this class are repeated at most so often.
     AtMost {
         /// The class that is counted.
         class: &'static str,

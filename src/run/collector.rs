@@ -124,7 +124,7 @@ impl RunCollector<'_> {
         result
     }
 
-    /// What the reports in the folder come to.
+    /// Totals of the reports in the folder.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }

@@ -35,7 +35,7 @@ const PART: usize = 64 << 10;
 pub(super) struct NamedFiles {
     /// Relative paths start here.
     pub folder: PathBuf,
-    /// As [`InputFileState::allowed`](crate::task::InputFileState).
+    /// Folders as in [`InputFileState::allowed`](crate::task::InputFileState).
     pub allowed: Option<Arc<[PathBuf]>>,
 }
 

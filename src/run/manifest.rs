@@ -14,7 +14,7 @@ use crate::{
     text::cut,
 };
 
-/// What does not change while the program runs.
+/// Facts about a run that stay the same while the program runs.
 pub(super) struct About {
     /// The id of the run.
     pub run: String,

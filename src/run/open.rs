@@ -37,10 +37,10 @@ pub struct OpenRun {
     pub(super) files: Arc<RunFiles>,
     /// The journal of steps. A replay has none.
     pub(super) store: Option<RunStore>,
-    /// Which tasks had ended before the run was interrupted, by position, and what their reports come to.
+    /// Tasks that had ended before the run was interrupted, by position; below, the totals of their reports.
     pub(super) ended: Vec<bool>,
     pub(super) totals: Totals,
-    /// What tasks that go on have spent before.
+    /// Tokens and money that tasks which go on had spent before.
     pub(super) before: Spending,
     resumed: bool,
     not_resumed: Option<NotResumed>,
@@ -52,7 +52,7 @@ pub struct OpenRun {
     pub(super) began: Instant,
 }
 
-/// What is kept of a run while it goes on, and what had ended before it was interrupted.
+/// The open files and the journal of a run, with the state of its tasks before an interruption.
 struct OpenFiles {
     files: RunFiles,
     store: Option<RunStore>,
@@ -193,7 +193,7 @@ impl Run {
         Ok(OpenFiles { files, store: Some(store), ended, totals, before })
     }
 
-    /// What is done with a cassette, and the path of one that is recorded.
+    /// How the run uses a cassette, and the path of one that is recorded.
     fn open_cassette(&self, folder: &Path) -> Result<Option<(CassetteMode, Option<PathBuf>)>> {
         Ok(match &self.cassette {
             None => None,
@@ -218,7 +218,7 @@ impl Run {
         matches!(found, Some(Ok(model)) if model.strategy.is_none() && model.price.is_none())
     }
 
-    /// What the recorded outcome of a step has taken from the budget: tokens, and US dollars as far as they are known.
+    /// Tokens and US dollars that a step with this recorded outcome took from the budget, as far as they are known.
     fn spent_for(&self, server: Option<&str>, outcome: &Value) -> (u64, f64) {
         let (tokens, usd) = match server {
             None => {
@@ -290,7 +290,7 @@ impl OpenRun {
         self.ended.iter().filter(|ended| !**ended).count()
     }
 
-    /// As [`Run::waves`], of what is left.
+    /// Number of waves like [`Run::waves`], for the tasks that are left.
     pub fn waves_left(&self) -> usize {
         self.tasks_left().div_ceil(self.setup.jobs.get())
     }

@@ -38,8 +38,8 @@ pub enum Resume {
     Never,
     /// It continues the last run of the same tasks, model and configuration, if that was interrupted.
     Interrupted,
-    /// As [`Resume::Interrupted`], also where that run has ended; and its errored tasks are taken up again behind their
-    /// last successful step.
+    /// Like [`Resume::Interrupted`], also if that run has ended; its errored tasks are taken up again behind their last
+    /// successful step.
     Errored,
     /// It continues the run with this id, also if the model or the configuration has changed.
     Run {
@@ -57,13 +57,13 @@ impl Resume {
     }
 }
 
-/// What a run is made of. Two runs of the same make would do the same.
+/// Everything that decides what a run does. Two runs of the same make would do the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Make {
     tasks: String,
     model: Option<String>,
     configuration: Option<String>,
-    /// Of a profile and of single settings.
+    /// Digest of the profile and of single settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -83,7 +83,7 @@ impl Make {
         }
     }
 
-    /// What is not as in `other`.
+    /// The first difference to `other`, in words. `None`: they are equal.
     fn difference(&self, other: &Self) -> Option<&'static str> {
         match () {
             () if self.model != other.model => Some("another model"),
@@ -114,12 +114,12 @@ pub(super) fn digest(value: &impl Serialize) -> String {
     short_hex(Sha256::new_with_prefix(serde_json::to_vec(value).unwrap_or_default()))
 }
 
-/// What is needed of `run.json`.
+/// The members of `run.json` that are needed here.
 #[derive(Deserialize)]
 struct Manifest {
     run: String,
     make: Make,
-    /// As [`mark`] has it.
+    /// The result of [`mark`] when the run was begun or continued.
     mark: Option<String>,
     end: Option<RunEnd>,
     #[serde(default)]
@@ -206,8 +206,8 @@ pub(super) fn find(runs: &Path, make: &Make, resume: &Resume) -> Result<(Option<
     }
 }
 
-/// What tells a run that this user has begun here, or continued by its id, from one that a clone or an archive has brought. `None`:
-/// this user has no place to keep a key.
+/// The mark of a run that this user began here, or continued by its id; a run from a clone or an archive lacks it. `None`: this
+/// user has no place to keep a key.
 #[cfg(feature = "daemon")]
 pub(super) fn mark(run: &str) -> Option<String> {
     Trust::of(&Env::process()).mark(&format!("run {run}"))
@@ -219,7 +219,7 @@ pub(super) fn mark(_: &str) -> Option<String> {
     None
 }
 
-/// What a run lacks that has no such mark.
+/// Words for the lack of a valid mark. `None`: the run has one, or there are no marks.
 fn unmarked(manifest: &Manifest) -> Option<&'static str> {
     let is_marked = mark(&manifest.run).is_none_or(|mark| manifest.mark == Some(mark));
     (!is_marked).then_some("no mark of yours on this machine, so that it may have come with the folder")

@@ -38,13 +38,13 @@ pub struct StartedRun {
     feed: Option<Feed>,
     scoring: Arc<Scoring>,
     totals: Totals,
-    /// What the tasks may spend. It begins with the first one.
+    /// Budget of all tasks. It begins with the first one.
     budget: OnceLock<Arc<Budget>>,
     /// Why reports could not be written.
     failure: Mutex<Option<Error>>,
 }
 
-/// What calls of tools go to.
+/// The servers that tool calls go to.
 pub(super) enum Servers {
     /// The run has started these, and stops them.
     Own(Box<Manager>),
@@ -111,7 +111,7 @@ impl StartedRun {
         self.feed = Some(feed);
     }
 
-    /// Runs all tasks. What keeps their reports from being written is kept for [`StartedRun::finish`].
+    /// Runs all tasks. An error that keeps their reports from being written is returned by [`StartedRun::finish`].
     pub async fn run_tasks(&mut self) {
         let feed = self.feed.take();
         if let Err(error) = self.try_tasks(feed).await {
@@ -155,7 +155,7 @@ impl StartedRun {
         }
     }
 
-    /// Which limit of the budget was reached, in words.
+    /// The limit of the budget that was reached, in words.
     pub fn budget_used_up(&self) -> Option<String> {
         self.budget.get()?.used_up()
     }

@@ -54,13 +54,14 @@ pub struct TaskFileOptions {
     pub allow_files: Vec<PathBuf>,
 }
 
-/// What is told about a file of tasks.
+/// Notes about a file of tasks, for people.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TaskFileNotes {
-    /// As what it is read, if its tasks are not ours: `gaia.jsonl as MiroThinker tasks: task_question -> input`.
+    /// The format that a foreign file is read as: `gaia.jsonl as MiroThinker tasks: task_question -> input`. `None`: its tasks
+    /// are ours.
     pub reading: Option<String>,
-    /// What its tasks have that has no effect here.
+    /// Contents of its tasks that have no effect here.
     pub warnings: Vec<String>,
 }
 
@@ -128,7 +129,7 @@ pub(super) struct Checks {
     shown: Vec<String>,
     mistakes: usize,
     alike: HashMap<String, usize>,
-    /// What to do about them.
+    /// Advice about the mistakes.
     help: Option<String>,
 }
 
@@ -155,7 +156,7 @@ impl Checks {
         }
     }
 
-    /// What comes next is of another file.
+    /// Sets the name of the file that the following tasks are from.
     pub(super) fn in_file(&mut self, name: String) {
         self.name = name;
     }
@@ -291,7 +292,7 @@ impl Checks {
         }
     }
 
-    /// What reads each line again, and what is told.
+    /// The reader for reading each line again, and the notes about the file.
     ///
     /// # Errors
     /// [`Error::Input`] with all mistakes; there is no task.

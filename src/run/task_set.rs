@@ -38,7 +38,7 @@ pub struct TaskSet {
     named: NamedFiles,
     entries: Vec<Entry>,
     notes: TaskFileNotes,
-    /// What it was read from.
+    /// The file or folder that it was read from.
     path: Option<PathBuf>,
 }
 
@@ -59,7 +59,7 @@ struct Entry {
     /// Its number in the source, from 1.
     number: u32,
     digest: u128,
-    /// Of its input files.
+    /// Digest of its input files.
     files: u128,
 }
 
@@ -162,12 +162,13 @@ impl TaskSet {
         Ok(Self { notes, ..tasks.into() })
     }
 
-    /// What the tasks were read from, as it was named; `-` is standard input. `None`: they were made in memory.
+    /// The file or folder that the tasks were read from, as the caller named it; `-` is standard input. `None`: they were made
+    /// in memory.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What is told about the file: as what it is read, and what in it has no effect.
+    /// Notes about the file: the format that it is read as, and contents without effect.
     pub fn notes(&self) -> &TaskFileNotes {
         &self.notes
     }

@@ -32,7 +32,7 @@ pub struct Totals {
     pub time: Timings,
     /// Tokens of all requests.
     pub tokens: Usage,
-    /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
+    /// Cost of the tokens whose price is known, in US dollars. `None`: no price is known.
     pub cost_usd: Option<f64>,
     /// Tasks that asked a model, and whose cost is not known.
     pub unpriced: usize,
@@ -44,17 +44,17 @@ pub struct Totals {
     pub retries: BTreeMap<String, u32>,
     /// How many of these went to another client.
     pub fallbacks: u32,
-    /// What the client of the model counted; nothing without a model.
+    /// Counters of the model's client. `None`: there is no model.
     pub llm: Option<LlmStats>,
-    /// What judging took, apart from the agents; nothing where nothing was judged by a model.
+    /// Cost of judging, apart from the agents. `None`: no answer was judged by a model.
     pub judge: Option<JudgeTotals>,
-    /// What answers to questions about pages took, apart from the agents; nothing where none was asked.
+    /// Cost of answers to questions about pages, apart from the agents. `None`: there were no such questions.
     pub extraction: Option<ExtractionReport>,
     /// Counts of a run of several samples of each task.
     samples: Option<SampleCounts>,
 }
 
-/// What the judge of a run took.
+/// Time, tokens and money that the judge of a run took.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct JudgeTotals {
@@ -68,7 +68,7 @@ pub struct JudgeTotals {
     pub llm_calls: u32,
     /// Tokens of all requests.
     pub tokens: Usage,
-    /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
+    /// Cost of the tokens whose price is known, in US dollars. `None`: no price is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// How long it was waited for in all, in milliseconds.
@@ -76,20 +76,20 @@ pub struct JudgeTotals {
 }
 
 impl Totals {
-    /// Of a run that carries out each task so often.
+    /// Creates the totals of a run that carries out each task `samples` times.
     pub fn of(samples: NonZeroU32) -> Self {
         let samples = Some(samples).filter(|samples| samples.get() > 1).map(SampleCounts::new);
         Self { samples, ..Self::default() }
     }
 
-    /// Of a run in which no sample of a task follows one that has passed, if it is one.
+    /// Sets whether a task gets no further samples after one has passed.
     #[must_use]
     pub fn until_pass(mut self, until_pass: bool) -> Self {
         self.samples = self.samples.map(|samples| samples.until_pass(until_pass));
         self
     }
 
-    /// What the samples of the tasks come to. `None` for a run of one sample of each task, and before one was judged.
+    /// Figures over the samples of the tasks. `None` for a run of one sample of each task, and before one was judged.
     pub fn sample_figures(&self) -> Option<SampleFigures> {
         self.samples.as_ref().and_then(SampleCounts::figures)
     }
@@ -159,8 +159,8 @@ impl Totals {
         self.fallbacks += report.llm_fallbacks;
     }
 
-    /// What counts in the budget of a run: the tokens of agents, of the judge and of the model that reads pages, and their
-    /// cost as far as it is known.
+    /// Amount that counts towards the budget of a run: tokens and, as far as it is known, cost in US dollars of the agents, of
+    /// the judge and of the model that reads pages.
     pub(super) fn spent(&self) -> (u64, f64) {
         let judge = self.judge.as_ref().map(|judge| (judge.tokens, judge.cost_usd));
         let extraction = self.extraction.as_ref().map(|extraction| (extraction.tokens, extraction.cost_usd));
@@ -192,7 +192,7 @@ impl Totals {
     }
 }
 
-/// What the requests to the models took.
+/// Counters of the requests to the models.
 fn requests(stats: &LlmStats) -> Value {
     json!({
         "request_count": stats.request_count, "answered": stats.answered,

@@ -64,7 +64,7 @@ impl Default for SubmitOptions {
     }
 }
 
-/// What [`WorkQueue::submit`] did.
+/// Result of [`WorkQueue::submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Submission {
@@ -166,7 +166,7 @@ pub(super) fn no_such_run(run: &str) -> Error {
     Error::input(format!("the store has no run `{run}`"), None)
 }
 
-/// What the store keeps of a task that has ended.
+/// The record in the store of a task that has ended.
 pub(super) fn result(report: &TaskReport, secrets: &Secrets) -> Value {
     serde_json::to_value(ReportParts::of(report, secrets)).unwrap_or_default()
 }

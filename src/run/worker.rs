@@ -36,7 +36,7 @@ impl StartedRun {
     /// Takes tasks from `queue` and runs them, as many at once as the run has jobs, until the run is cancelled or, with
     /// `until_empty`, the queue has no task left. A task that is under way then is handed back.
     ///
-    /// What keeps reports from being written is kept for [`StartedRun::finish`].
+    /// An error that keeps reports from being written is returned by [`StartedRun::finish`].
     pub async fn work(&mut self, queue: &WorkQueue, until_empty: bool) {
         let feed = self.take_feed();
         let worked = async {

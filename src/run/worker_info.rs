@@ -1,4 +1,4 @@
-//! What a worker tells of itself in the registry of its store.
+//! Facts that a worker publishes about itself in the registry of its store.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -65,7 +65,7 @@ pub struct TaskAtWorker {
     /// How long this worker has had it.
     #[serde(rename = "time_ms", with = "crate::task::millis::plain")]
     pub time: Duration,
-    /// What it waits for; nothing between two steps.
+    /// The step that it waits for. `None`: it is between two steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 }
@@ -76,7 +76,7 @@ pub struct TaskAtWorker {
 pub struct ServerAtWorker {
     /// Its name.
     pub name: String,
-    /// What it does, as in `toolcrib ps`.
+    /// Its state, as in `toolcrib ps`.
     pub state: String,
     /// Why it is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ impl ServerAtWorker {
 }
 
 impl WorkerInfo {
-    /// As text of at most `most` bytes: of a worker with long names fewer tasks and servers are listed.
+    /// Serializes it as text of at most `most` bytes, by leaving out tasks and servers if names are long.
     pub(super) fn text(&mut self, most: usize) -> String {
         self.tasks.truncate(LISTED);
         loop {

@@ -1,4 +1,4 @@
-//! What the tasks of a run do at this moment, known from the events that are written.
+//! The present activity of a run's tasks, known from the events that are written.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 use super::Event;
 use crate::error::HoldReason;
 
-/// What a run does at one moment.
+/// Activity of a run at one moment.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RunActivity {
@@ -28,7 +28,7 @@ pub struct TaskInWork {
     pub task: String,
     /// How long it has been in work.
     pub time: Duration,
-    /// What it waits for: of several things the one that began last. Nothing between two steps.
+    /// The step that it waits for; of several, the one that began last. `None`: it is between two steps.
     pub step: Option<StepInWork>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct ActivityTracker {
 #[derive(Debug)]
 struct Task {
     began: Instant,
-    /// By agent, whether it is a call, and number; the one that began last comes last.
+    /// Steps by agent, whether it is a call, and number; the one that began last comes last.
     steps: Vec<((String, bool, u32), Step)>,
 }
 

@@ -30,7 +30,7 @@ use crate::{
 
 /// Version of the lines of `events.jsonl`.
 const SCHEMA: u32 = 1;
-/// From this size on only the ends of tasks and of the run are written.
+/// Size from which on only the ends of tasks and of the run are written.
 const LIMIT: u64 = 256 << 20;
 
 /// One line of `events.jsonl`.
@@ -41,12 +41,12 @@ pub struct EventLine {
     pub ns: u64,
     /// The same moment: RFC 3339, UTC, milliseconds.
     pub at: String,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What happened. `took_ns` reaches back from the line's own moment.
+/// An event of a run. `took_ns` reaches back from the line's own moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -187,7 +187,7 @@ pub enum Event {
     Agent {
         task: String,
         agent: String,
-        /// What the agent's log has, as an [`AgentEvent`](crate::recording::AgentEvent).
+        /// The entry of the agent's log, as an [`AgentEvent`](crate::recording::AgentEvent).
         happened: Value,
     },
 }
@@ -199,7 +199,7 @@ pub enum Event {
 pub enum RunEnd {
     /// Every task was run.
     Finished,
-    /// From outside, or because its results could not be written.
+    /// It was stopped from outside, or because its results could not be written.
     Stopped,
     /// Its budget was used up before every task was run.
     BudgetUsedUp,
@@ -300,7 +300,7 @@ struct EventLogState {
     began: Instant,
     /// Nanoseconds of the run before `began`: it was interrupted.
     before: u64,
-    /// Those of them in which nobody worked on it, since the last line.
+    /// Nanoseconds among those in which nobody worked on the run, since the last line.
     paused: u64,
     secrets: Secrets,
     limit: u64,
@@ -416,7 +416,7 @@ impl EventLog {
         }
     }
 
-    /// What the tasks do now.
+    /// The present activity of the tasks.
     pub fn activity(&self) -> RunActivity {
         self.output().activity.now()
     }

@@ -31,13 +31,13 @@ const DRAFT: &str = "results.jsonl.new";
 pub(super) struct Results {
     /// Whatever the path of the run leads to meanwhile.
     folder: PrivateFolder,
-    /// For messages.
+    /// Path for messages.
     path: PathBuf,
     file: File,
     lines: usize,
 }
 
-/// Which task a line is of.
+/// The fields of a line that identify its task.
 #[derive(Deserialize)]
 struct TaskOfLine {
     task: String,
@@ -52,7 +52,7 @@ struct Line {
 }
 
 impl Results {
-    /// In `folder`, which `dir` leads to.
+    /// Creates the file in `folder`, which `dir` leads to.
     pub(super) fn create(folder: &PrivateFolder, dir: &Path) -> io::Result<Self> {
         let file = folder.append(OsStr::new(NAME))?;
         Ok(Self { folder: folder.clone(), path: dir.join(NAME), file, lines: 0 })

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct ShortError {
     /// A stable code, or the class of a failed model request.
     pub code: String,
-    /// In words, cut at 500 bytes.
+    /// Description of the error, cut at 500 bytes.
     pub message: String,
 }
 

@@ -30,7 +30,7 @@ impl Choices<'_> {
         ('A'..='Z').take(self.0.len())
     }
 
-    /// As the model reads them.
+    /// The choices as the model reads them.
     pub(super) fn listed(self) -> String {
         let lines: Vec<String> =
             self.letters().zip(self.0).map(|(letter, choice)| format!("{letter}) {choice}")).collect();

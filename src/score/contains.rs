@@ -24,7 +24,7 @@ const UNSPACED: [std::ops::RangeInclusive<char>; 8] = [
 /// An answer in the form in which texts are compared.
 pub(super) struct FormedAnswer {
     text: String,
-    /// In the form of [`decimal`].
+    /// Numbers in the form of [`decimal`].
     numbers: OnceCell<HashSet<String>>,
 }
 

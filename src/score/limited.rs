@@ -24,8 +24,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const THREADS: usize = 4;
 /// Threads that were given up, and go on beside these. A further one keeps its place until it ends.
 const GIVEN_UP: usize = 4;
-/// What is compared at once: bytes of the answer with all targets and choices, times the number of targets; and bytes of
-/// a target.
+/// Limits of a comparison that is made at once: bytes of the answer with all targets and choices, times the number of targets;
+/// and bytes of a target.
 const FEW_BYTES: usize = 32 << 10;
 const SHORT_TARGET: usize = 1 << 10;
 
@@ -71,7 +71,7 @@ pub(crate) async fn answer_form(task: &Task, answer: &str) -> Option<String> {
     on_thread(move || normal_form(&task, &answer)).await.ok()
 }
 
-/// What a scorer needs of a task.
+/// The parts of a task that a scorer needs.
 fn for_scorer(task: &Task) -> Task {
     Task {
         target: task.target.clone(),
@@ -136,7 +136,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What a thread counts as. It is given back as the thread ends.
+/// The permit that a thread holds. It is given back as the thread ends.
 struct Place(Arc<Mutex<Option<SemaphorePermit<'static>>>>);
 
 impl Drop for Place {

@@ -18,7 +18,7 @@ pub(crate) struct SampleCounts {
     samples: u32,
     /// No sample of a task follows one that has passed.
     until_pass: bool,
-    /// By a digest of the id.
+    /// Counts of each task, by a digest of its id.
     tasks: BTreeMap<u128, TaskCounts>,
     /// Sum of scores and judged samples of each round: of the first samples of all tasks, the second, and so on.
     rounds: BTreeMap<u32, (f64, u32)>,
@@ -65,7 +65,7 @@ pub struct SampleFigures {
     pub deviation: Option<f64>,
     /// The lowest and the highest of these mean scores. `None` for a single round.
     pub lowest: Option<f64>,
-    /// As [`lowest`](SampleFigures::lowest).
+    /// The highest of these mean scores, like [`lowest`](SampleFigures::lowest).
     pub highest: Option<f64>,
     /// How many tasks pass if the most frequent answer counts. `None`: no task has an answer that was judged.
     pub majority: Option<Majority>,
@@ -193,7 +193,7 @@ impl SampleCounts {
         powers.take_while(move |k| *k < samples).chain([samples])
     }
 
-    /// For 1, 2, 4 and so on, and for the number of samples.
+    /// Rates for 1, 2, 4 and so on, and for the number of samples.
     fn rates(&self, estimate: fn(u32, u32, u32) -> f64) -> Vec<RateOfK> {
         self.ks()
             .filter_map(|k| {

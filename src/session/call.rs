@@ -28,7 +28,7 @@ use crate::{
 
 /// Times that one call is sent at most, when sending again is allowed at all.
 const MAX_SENDS: u32 = 3;
-/// What to do so that lost calls are sent again.
+/// Advice for a lost call that was not sent again.
 const MAY_RUN_TWICE: &str = "if the tool may run twice, set `retry_calls` to \"read-only\" or \"idempotent\"";
 
 /// A call on its way.
@@ -37,9 +37,9 @@ struct OutgoingCall<'a> {
     /// The name that is shown.
     tool: &'a str,
     hints: ToolAnnotations,
-    /// None, if it was written elsewhere.
+    /// Arguments of the call; empty for a forwarded request.
     arguments: &'a Map<String, Value>,
-    /// The request, if it was written elsewhere.
+    /// The forwarded request, if the call is one.
     written: Option<&'a ForwardedRequest<'a>>,
     terms: CallTerms<'a>,
 }
@@ -47,7 +47,7 @@ struct OutgoingCall<'a> {
 /// The answer to a call.
 pub(super) enum CallAnswer {
     Result(ToolResult),
-    /// To a call that was written elsewhere.
+    /// The answer to a forwarded call, as it was written.
     Written(ForwardedAnswer),
 }
 
@@ -341,7 +341,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::lost_request`], of a call.
+    /// Builds the error of a lost call: that of [`Session::lost_request`], with advice if the call may have run.
     fn lost_call(
         &self,
         tool: &str,
@@ -402,7 +402,7 @@ impl Session {
     }
 }
 
-/// Of a request that has no answer, and may have reached its server so often.
+/// Describes the outcome of a request without an answer; `left` counts the times that it may have reached the server.
 fn outcome(left: u32) -> String {
     match left {
         0 => "it was not run".to_owned(),
@@ -434,7 +434,7 @@ async fn silence(health: &Health, call: &AwaitedCall<'_>, endless: bool) -> Sile
 }
 
 impl From<NoReply> for CallFailure {
-    /// Of all but a timeout, which leaves the session as it was.
+    /// Converts every reason except a timeout, which leaves the session as it was.
     fn from(none: NoReply) -> Self {
         let (never_left, why) = match none {
             NoReply::NotSent => (true, "the session had ended before the call was sent".to_owned()),

@@ -11,14 +11,14 @@ use crate::{
     large::{LARGE, NotDone, WhoseWork, beside},
 };
 
-/// What the rules say of a call.
+/// Result of applying the rules to one call.
 enum Ruling {
     Permitted,
-    /// By the rule of this number.
+    /// Denied by the rule with this index.
     Denied(usize),
-    /// The argument of the rule of this number is too large to be looked at.
+    /// The argument of the rule with this index is too large to be checked.
     TooLarge(usize),
-    /// What was written is no object of values.
+    /// The arguments as written are not a JSON object.
     Unreadable(serde_json::Error),
 }
 
@@ -49,7 +49,8 @@ impl Session {
         self.judged(tool, ruling, &settings)
     }
 
-    /// As [`Session::permitted`], of a call that was written elsewhere: its arguments become values only for rules.
+    /// Applies the rules like [`Session::permitted`] to a forwarded call: its arguments are decoded only if there are rules for
+    /// it.
     pub(super) async fn permitted_as_written(
         &self,
         tool: &str,

@@ -62,39 +62,39 @@ use crate::{
 /// How long the last words of a server that has left are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What all connections of one manager share.
+/// State that all connections of one manager share.
 #[derive(Clone)]
 pub(crate) struct ConnectContext {
-    /// Of all its processes.
+    /// Starts and ends all processes of the manager.
     pub(crate) supervisor: Supervisor,
-    /// Hidden in everything quoted from servers.
+    /// Secrets that are hidden in everything quoted from servers.
     pub(crate) secrets: Secrets,
-    /// For servers behind a URL.
+    /// HTTP clients for servers behind a URL.
     pub(crate) http: RemoteClients,
-    /// The access to those that ask for it.
+    /// Access to the servers that ask for it.
     #[cfg(feature = "http")]
     pub(crate) authorizations: Authorizations,
     /// Gets the events of a session after its start.
     pub(crate) on_event: SessionObserver,
     /// Whether stderr lines of servers are reported as events.
     pub(crate) follow_stderr: bool,
-    /// Those who want to see every message.
+    /// Listeners that see every message on the wire.
     pub(crate) listeners: Listeners,
-    /// For results that are too long.
+    /// Files for results that are too long.
     pub(crate) outputs: Outputs,
     /// Remembers tool lists from one start to the next. `None`: they are forgotten.
     pub(crate) cache: Option<CatalogCache>,
-    /// What the tools of all servers must agree with.
+    /// Lockfile that the tools of all servers must agree with.
     pub(crate) lock: Option<Arc<LockFile>>,
     /// Reads pages for the built-in `fetch`.
     pub(crate) extractor: Option<Arc<dyn PageExtractor>>,
     /// Knows what package runners start.
     pub(crate) launcher: Launcher,
-    /// What Python servers are forked from.
+    /// Templates that Python servers are forked from.
     pub(crate) templates: Templates,
-    /// Who we are towards the servers.
+    /// Identity of this client towards the servers.
     pub(crate) client: ClientSide,
-    /// What the variables of a task stand for. `None`: servers that have some cannot be started.
+    /// Values for the variables of a task. `None`: servers that use such variables cannot be started.
     pub(crate) task: Option<Arc<TaskValues>>,
 }
 
@@ -122,7 +122,7 @@ impl ConnectContext {
     }
 }
 
-/// What a server says of itself: the result of `initialize` or of `server/discover`, as it was written.
+/// The result of `initialize` or of `server/discover`, as the server wrote it.
 pub(crate) type ServerHello = Arc<RawObject>;
 
 /// A live connection. Dropping it kills its process.
@@ -136,9 +136,9 @@ pub(super) struct Connection {
     /// How the first list differs from the one that was remembered.
     pub(super) changes: Option<Arc<ToolChanges>>,
     pub(super) era: Era,
-    /// What it said of itself.
+    /// Its answer to `initialize` or `server/discover`.
     pub(super) hello: ServerHello,
-    /// It was not asked by `server/discover`, or did not answer.
+    /// `server/discover` was left out, or the server did not answer it.
     pub(super) mute: bool,
     pub(super) version: String,
     pub(super) phases: Phases,
@@ -146,7 +146,7 @@ pub(super) struct Connection {
     pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,
-    /// Of a server behind a package runner.
+    /// How the package runner was resolved, for a server behind one.
     pub(super) launch: Option<LaunchReport>,
     /// Its process was forked from a template.
     pub(super) is_forked: bool,
@@ -154,13 +154,13 @@ pub(super) struct Connection {
     pub(super) not_forked: Option<String>,
     /// How it could have been, and its place among the servers that could.
     pub(super) planned: Option<(Arc<Planned>, Counted)>,
-    /// What runs beside it: the in-memory server if it is one, the look for stalls, and what keeps the tool list up to
-    /// date.
+    /// Tasks that run beside the connection: the in-memory server if it is one, the check for stalls, and the update of the
+    /// tool list.
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Connection {
-    /// What its start took, from its own turn. `None`: it was forked.
+    /// Duration of the start, without the wait for its turn. `None`: the process was forked.
     pub(super) fn took(&self) -> Option<Duration> {
         Some(self.phases.took()).filter(|_| !self.is_forked)
     }

@@ -8,7 +8,7 @@ use std::{
 use super::{FirstStartInfo, Session};
 use crate::{error::ServerError, tool::ServerName};
 
-/// What happened.
+/// An event of a session.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     /// It is parked; its tools are those of `listed`.

@@ -1,4 +1,4 @@
-//! Requests of somebody else's, as they were written: what the clients of the gateway ask of a server.
+//! Requests that are forwarded as they were written: those of the clients of the gateway.
 
 use std::time::Duration;
 
@@ -44,19 +44,19 @@ const REPEATABLE: [&str; 15] = [
 #[derive(Clone, Copy)]
 pub(crate) struct ForwardedRequest<'a> {
     pub(crate) method: &'a str,
-    /// Without `_meta`.
+    /// Parameters without `_meta`.
     pub(crate) params: &'a RawObject,
     /// The members of `_meta`. They count before those of the session.
     pub(crate) meta: &'a RawObject,
-    /// What it calls, if it is a tool call.
+    /// The tool that is called, if it is a tool call.
     pub(crate) tool: Option<ForwardedTool<'a>>,
-    /// In place of the configured limit of a call.
+    /// The limit that replaces the configured one of a call.
     pub(crate) limit: Option<Duration>,
     /// Hears of its progress.
     pub(crate) progress: Option<&'a RawListener>,
     /// The sender's own number for it: what the server says of it names this number, where the transport tells.
     pub(crate) exchange: u64,
-    /// Who takes turns with others if it is large.
+    /// The party that takes turns with others if the request is large.
     pub(crate) whose: WhoseWork,
 }
 
@@ -67,10 +67,10 @@ pub(crate) struct ForwardedTool<'a> {
     pub(crate) hints: ToolAnnotations,
 }
 
-/// What a server answers to a forwarded request, in its own words.
+/// The answer of a server to a forwarded request, as it was written.
 pub(crate) type ForwardedAnswer = std::result::Result<Box<RawValue>, ErrorData>;
 
-/// What came of a forwarded request.
+/// Outcome of a forwarded request.
 pub(crate) struct Forwarded {
     pub(crate) answer: ForwardedAnswer,
     /// The server refused it, or the tool says of its result that it has failed.
@@ -158,7 +158,7 @@ impl Session {
         }
     }
 
-    /// What the server said of itself when it was connected. `None`: it is not connected.
+    /// The server's answer to `initialize` or `server/discover`. `None`: it is not connected.
     pub(crate) fn hello(&self) -> Option<ServerHello> {
         match &*self.slot.state() {
             State::Ready { connection, .. } => Some(connection.hello.clone()),

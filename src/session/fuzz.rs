@@ -19,7 +19,7 @@ use super::{
 };
 use crate::json_rpc::RawObject;
 
-/// What a leaf becomes.
+/// Texts that replace a leaf.
 const LEAVES: [&str; 16] = [
     "null",
     "true",
@@ -41,7 +41,7 @@ const LEAVES: [&str; 16] = [
 
 /// Where a text of JSON is changed, and how.
 struct Change {
-    /// Of the values, in the order of the text; those before `from` stay.
+    /// Index of the changed value, in the order of the text; values before `from` stay.
     at: usize,
     how: u8,
     leaf: u8,

@@ -15,7 +15,7 @@ pub struct Progress {
     pub progress: f64,
     /// So much is to be done in all, if the server knows.
     pub total: Option<f64>,
-    /// What it is doing, in its own words.
+    /// Description of the current step, in the server's words.
     pub message: Option<String>,
 }
 

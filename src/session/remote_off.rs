@@ -115,7 +115,7 @@ impl RemoteSession {
 /// A remote server that cannot be reached.
 pub(in crate::session) struct Remote<'a>(&'a HttpEndpoint);
 
-/// What there never is.
+/// An open remote session, which this build never has.
 pub(in crate::session) struct Opened {
     pub(in crate::session) session: RemoteSession,
     pub(in crate::session) facts: Arc<ServerFacts>,

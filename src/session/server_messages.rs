@@ -1,4 +1,4 @@
-//! What a server says on its own, and who answers its requests: the client side of a session.
+//! The client side of a session: receives the messages that a server sends on its own, and answers its requests.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ pub(crate) struct ClientSide {
     pub(crate) messages: Option<Arc<dyn ServerMessages>>,
 }
 
-/// What a client says of itself.
+/// Identity that a client declares to servers.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientIdentity {
     /// Its name and version, an object.
     pub(crate) info: Value,
-    /// What a server may ask of it, an object.
+    /// Capabilities that a server may use, an object.
     pub(crate) capabilities: Value,
     /// The era that it speaks, if it has one: a server that speaks both is talked to in this one.
     pub(crate) era: Option<Era>,
@@ -71,15 +71,16 @@ pub(crate) struct ServerRequest {
     pub(crate) id: Box<RawValue>,
     pub(crate) method: String,
     pub(crate) params: Option<Box<RawValue>>,
-    /// As of a notification.
+    /// The forwarded request that it belongs to, if the transport tells.
     pub(crate) exchange: Option<u64>,
     pub(crate) reply: ReplySender,
 }
 
-/// What a client answers to a request of the server's.
+/// The answer of a client to a request of the server.
 pub(crate) type ClientAnswer = Result<Box<RawValue>, ErrorData>;
 
-/// What counts a message to a server for who sent it. Dropped once it is written, or is not to be written any more.
+/// Guard that counts a waiting message towards the limit of its sender. Dropped once the message is written, or will not be
+/// written any more.
 pub(crate) type Counting = Box<dyn Send + Sync>;
 
 type SendCounted = dyn FnOnce(ClientAnswer, Option<Counting>) + Send + Sync;
@@ -96,7 +97,7 @@ impl ReplySender {
         self.send_counted(answer, None);
     }
 
-    /// As [`ReplySender::send`]; what counts the answer is kept for as long as it waits.
+    /// Sends the answer like [`ReplySender::send`]; `counting` is kept for as long as the answer waits.
     pub(crate) fn send_counted(mut self, answer: ClientAnswer, counting: Option<Counting>) {
         if let Some(send) = self.0.take() {
             send(answer, counting);
@@ -115,9 +116,9 @@ impl Drop for ReplySender {
 /// Takes in what one server says on its own.
 pub(in crate::session) struct MessageSink {
     pub(in crate::session) server: ServerName,
-    /// Who hears it.
+    /// Receiver of the messages.
     pub(in crate::session) messages: Option<Arc<dyn ServerMessages>>,
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) changed: Arc<Notify>,
 }
 
@@ -169,7 +170,7 @@ impl MessageSink {
         }
     }
 
-    /// Has a request of the server's answered through `reply`: by the client, if there is one.
+    /// Has a request of the server answered through `reply`: by the client, if there is one.
     pub(in crate::session) fn asked(
         &self,
         id: Box<RawValue>,

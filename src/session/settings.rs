@@ -41,7 +41,7 @@ impl Session {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is not to be shown: the secrets of the whole configuration.
+    /// Secrets of the whole configuration, which must not be shown.
     pub(crate) fn secrets(&self) -> Secrets {
         self.settings().connect_context.secrets.clone()
     }

@@ -21,7 +21,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// What a server is doing, in one word.
+/// State of a server, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -75,9 +75,9 @@ impl fmt::Display for ServerState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStatus {
-    /// Which.
+    /// Name of the server.
     pub name: ServerName,
-    /// What it is doing.
+    /// Its state.
     pub state: ServerState,
     /// Its process, if it has one now.
     pub pid: Option<u32>,
@@ -102,7 +102,7 @@ pub struct ServerStatus {
     /// Half of the calls ended within this time, failed ones included; with a small error.
     #[serde(rename = "p50_ms", with = "crate::task::millis::optional")]
     pub p50: Option<Duration>,
-    /// As `p50`, for 95 of 100.
+    /// Like `p50`, for 95 of 100 calls.
     #[serde(rename = "p95_ms", with = "crate::task::millis::optional")]
     pub p95: Option<Duration>,
     /// Calls under way.
@@ -159,7 +159,7 @@ impl ServerStatus {
     }
 }
 
-/// What a session counts. Plain atomics: a call touches three of them.
+/// Counters of a session. Plain atomics: a call touches three of them.
 #[derive(Default)]
 pub(super) struct Counters {
     calls: AtomicU64,
@@ -234,7 +234,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// What is known of a server that is connected, besides its status.
+/// Details of a connected server that its status does not have.
 #[cfg(feature = "serve")]
 pub(crate) struct ConnectedServer {
     /// The times of the start of this connection.
@@ -245,7 +245,7 @@ pub(crate) struct ConnectedServer {
 
 #[cfg(feature = "serve")]
 impl Session {
-    /// What is known of the present connection. `None`: there is none.
+    /// Details of the present connection. `None`: there is none.
     pub(crate) fn connected(&self) -> Option<ConnectedServer> {
         match &*self.slot.state() {
             State::Ready { connection, .. } => {

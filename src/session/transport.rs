@@ -168,8 +168,8 @@ impl Transport {
     }
 }
 
-/// What a server is asked to see whether it is there. The 2026-07-28 revision has no `ping`; every server of it
-/// answers `server/discover`.
+/// Method that checks whether a server still answers. The 2026-07-28 revision has no `ping`; every server of it answers
+/// `server/discover`.
 pub(super) fn question(era: Era) -> &'static str {
     match era {
         Era::Legacy => "ping",

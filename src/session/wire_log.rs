@@ -33,7 +33,7 @@ impl Drop for WireListener {
     }
 }
 
-/// On the connections of one server.
+/// Log of the messages on the connections of one server.
 #[derive(Clone)]
 pub(super) struct WireLog {
     pub(super) listeners: Listeners,

@@ -1,4 +1,4 @@
-//! What the journal of a task says about its steps.
+//! The steps of a task as its journal records them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -49,23 +49,23 @@ struct Span {
 /// A step that ended.
 #[derive(Debug)]
 struct Finished {
-    /// Of its record in the journal.
+    /// Position of its record in the journal.
     position: usize,
     outcome: Value,
-    /// As in [`Record::End`].
+    /// Whether the request failed, as in [`Record::End`].
     failed: bool,
 }
 
 /// The recorded requests of one agent to its model.
 #[derive(Debug, Default)]
 struct ModelSteps {
-    /// Those that the agent has not made yet.
+    /// Requests that the agent has not made yet.
     left: usize,
     /// Position of the last one in the journal.
     last: usize,
 }
 
-/// What is known about a step.
+/// State of a step in the journal.
 #[derive(Debug, PartialEq)]
 pub(crate) enum StepState {
     /// It was never begun.
@@ -185,7 +185,7 @@ impl History {
         self.called.remove(server)
     }
 
-    /// What is known about a step that the agent asks for now. Each outcome is given once.
+    /// State of a step that the agent asks for now. Each outcome is given once.
     ///
     /// # Errors
     /// The journal does not have the step, and it has a later one of this agent: the agent went another way. Before a

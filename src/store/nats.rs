@@ -6,7 +6,8 @@
 //! starts nothing outside once its last proof of ownership is older than eight tenths of the lease, by a clock that goes on
 //! while the machine sleeps.
 //!
-//! What cannot be excluded: a process that is frozen between that check and the first byte of a request repeats this one.
+//! One case cannot be excluded: a process that is frozen between that check and the first byte of a request repeats this
+//! request.
 
 mod cancel;
 mod facts;
@@ -79,7 +80,7 @@ pub(crate) struct NatsSetup {
     pub must_exist: bool,
     /// The lanes that a worker takes from, the first one first; all where none is named.
     pub lanes: Vec<String>,
-    /// Is cancelled when the journal has gone backwards: nothing may be done any more.
+    /// Cancelled when the journal has gone backwards: nothing may be done any more.
     pub stop: CancellationToken,
 }
 

@@ -78,8 +78,8 @@ fn is_false(flag: &bool) -> bool {
 /// The name of the judge among the agents of a task.
 pub(crate) const JUDGE: &str = "judge";
 
-/// What a step asked for. It does not depend on the order of steps: tool calls of one turn run side by side, and end in
-/// any order.
+/// Identity of a step by its request. It does not depend on the order of steps: tool calls of one turn run side by side, and
+/// end in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct StepKey {
     /// The agent within the task: `main`, or the path of one that another agent called.
@@ -90,11 +90,11 @@ pub(crate) struct StepKey {
     pub server: Option<String>,
     /// A digest of the whole request, with secrets hidden.
     pub request: String,
-    /// Which of equal requests of this agent, from 1.
+    /// Number of the request among equal ones of this agent, from 1.
     pub n: u32,
 }
 
-/// What kind of step it is.
+/// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StepKind {

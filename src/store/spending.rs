@@ -1,4 +1,4 @@
-//! What tasks have spent by their journals, before their agents go on.
+//! Amounts that tasks have spent according to their journals, before their agents go on.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,12 @@ type Amount = (u64, f64);
 /// Says what the outcome of a step took. The server of a tool call is named.
 pub(crate) type SpentFor<'a> = &'a dyn Fn(Option<&str>, &Value) -> Amount;
 
-/// What tasks that have not ended, or are taken up again, have spent.
+/// Amounts that tasks have spent which have not ended, or are taken up again.
 #[derive(Debug, Default)]
 pub(crate) struct Spending {
-    /// By the id of the task in the store: for steps whose outcome its agents take from the journal.
+    /// Amounts by the id of the task in the store: for steps whose outcome its agents take from the journal.
     of_tasks: HashMap<String, Amount>,
-    /// For steps that are done again.
+    /// Amount for steps that are done again.
     sunk: Amount,
 }
 
@@ -55,7 +55,7 @@ impl Spending {
         sum
     }
 
-    /// What a task spent for steps that its agents take from the journal.
+    /// Amount that a task spent for steps that its agents take from the journal.
     pub(crate) fn of_task(&self, task: &str) -> Amount {
         self.of_tasks.get(task).copied().unwrap_or_default()
     }

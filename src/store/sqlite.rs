@@ -75,7 +75,7 @@ struct Shared {
     broken: OnceLock<rusqlite::Error>,
     /// Ends the run then.
     stop: CancellationToken,
-    /// Is cancelled once the file is closed.
+    /// Cancelled once the file is closed.
     closed: CancellationToken,
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct StoreSetup<'a> {
     pub tasks: &'a mut dyn Iterator<Item = Result<(String, String)>>,
     /// Whether records outlive a power cut, and not only the end of this process.
     pub synced: bool,
-    /// Is cancelled when the store cannot be written any more.
+    /// Cancelled when the store cannot be written any more.
     pub stop: CancellationToken,
     /// Whether a task that ended with this status is taken up again.
     pub goes_on: &'a dyn Fn(&str) -> bool,
-    /// For [`OpenedStore::spent`].
+    /// Function that tells what a step took, for [`OpenedStore::spent`].
     pub spent: SpentFor<'a>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct OpenedStore {
     pub store: RunStore,
     /// The tasks that have ended, with the status of each.
     pub ended: HashMap<String, String>,
-    /// What the others have spent, and those that are taken up again.
+    /// Amounts that the other tasks have spent, and those that are taken up again.
     pub spent: Spending,
 }
 
@@ -172,7 +172,7 @@ impl RunStore {
         answer.await.map_err(|_| self.closed())
     }
 
-    /// As [`RunStore::run`], in the order of the calls of this function.
+    /// Sends a job like [`RunStore::run`]; jobs are carried out in the order of the calls of this function.
     fn send<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -199,7 +199,7 @@ impl RunStore {
         self.failure().unwrap_or_else(|| failed("write", &self.shared.path, None))
     }
 
-    /// From this number of pages on the disk counts as full.
+    /// Limits the pages of the database: with more of them the disk counts as full.
     #[cfg(test)]
     pub(super) async fn limit_pages(&self, pages: u32) {
         let limit = move |store: &Transaction<'_>| store.pragma_update(None, "max_page_count", pages);
@@ -394,7 +394,7 @@ fn connect(path: &Path) -> Result<Connection, Opening> {
     Ok(connection)
 }
 
-/// What there is in a database beside its rows: kind, name, and how it was made. Triggers and views would run code.
+/// Objects in the schema of a database: type, name, and SQL. Triggers and views would run code.
 fn objects(connection: &Connection) -> rusqlite::Result<Vec<(String, String, Option<String>)>> {
     let mut listed = connection.prepare("select type, name, sql from sqlite_schema limit 100")?;
     let rows = listed.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

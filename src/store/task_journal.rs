@@ -69,7 +69,7 @@ impl TaskJournal {
         self.history().finished_left() > 0
     }
 
-    /// What was taken over by now, if the task was interrupted.
+    /// The work that was taken over so far. `None`: the task was not interrupted.
     pub(crate) fn resumed(&self) -> Option<Resumed> {
         let history = self.history();
         let interruptions = history.claims.saturating_sub(1);
@@ -86,7 +86,7 @@ impl TaskJournal {
         })
     }
 
-    /// What is known about a step. `request` is a digest of all that decides its outcome.
+    /// State of a step. `request` is a digest of all that decides its outcome.
     ///
     /// # Errors
     /// [`Error::Input`] when the journal has other steps of this agent at this point.

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// For `#[serde(with)]` on an `Option<SystemTime>`.
+/// Functions for `#[serde(with)]` on an `Option<SystemTime>`.
 #[expect(clippy::ref_option, reason = "the form that serde asks for")]
 pub(crate) fn serialize<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
     time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).serialize(serializer)
@@ -17,7 +17,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     text.map(|text| humantime::parse_rfc3339(&text).map_err(D::Error::custom)).transpose()
 }
 
-/// For `#[serde(with)]` on a `SystemTime`.
+/// Functions for `#[serde(with)]` on a `SystemTime`.
 pub(crate) mod plain {
     use super::{Deserializer, Error, Serializer, SystemTime};
 

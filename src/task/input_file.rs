@@ -22,15 +22,15 @@ const LONGEST_NAME: usize = 1024;
 pub struct InputFile {
     /// Its path in the folder of the task: relative, and inside of it.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: InputContent,
 }
 
-/// What is in an [`InputFile`].
+/// Content of an [`InputFile`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InputContent {
-    /// What is in this file; relative to the folder of the file of tasks.
+    /// The content of this file; its path is relative to the folder of the file of tasks.
     File(PathBuf),
     /// This text.
     Text(String),

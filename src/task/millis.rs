@@ -9,7 +9,7 @@ fn from_millis(millis: f64) -> Duration {
     Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default()
 }
 
-/// For `#[serde(with)]` on a `Duration`.
+/// Functions for `#[serde(with)]` on a `Duration`.
 pub(crate) mod plain {
     use super::{Deserialize, Deserializer, Duration, Serializer, from_millis};
 
@@ -22,7 +22,7 @@ pub(crate) mod plain {
     }
 }
 
-/// For `#[serde(with)]` on an `Option<Duration>`.
+/// Functions for `#[serde(with)]` on an `Option<Duration>`.
 pub(crate) mod optional {
     use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! What answers questions about pages for the built-in `fetch`: a model, of which servers know nothing else.
+//! The interface to the model that answers questions about pages for the built-in `fetch`. Servers know no more of the model
+//! than this.
 
 use futures_util::future::BoxFuture;
 
@@ -16,6 +17,6 @@ pub struct Extracted {
     pub answer: String,
     /// Characters of the page that the model got.
     pub chars: usize,
-    /// What it took.
+    /// Cost of the answer.
     pub took: ExtractionReport,
 }

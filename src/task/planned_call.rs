@@ -15,7 +15,7 @@ pub struct PlannedCall {
     /// The arguments.
     #[serde(default)]
     pub args: Map<String, Value>,
-    /// What the result must be like. Default: not an error.
+    /// Conditions on the result. Default: it is not an error.
     #[serde(default, deserialize_with = "object::one")]
     pub expect: Expect,
 }
@@ -27,7 +27,7 @@ impl PlannedCall {
     }
 }
 
-/// What a planned call's result must be like; all given conditions must hold.
+/// Conditions on the result of a planned call; all given ones must hold.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]

@@ -72,7 +72,8 @@ pub struct ToolExpectation {
     pub max_calls: Option<u32>,
 }
 
-/// What a model took that judged an answer, and what it said. Its replies are in `judge.json` in the folder of the task.
+/// The grade that a model gave an answer, and the cost of judging. The replies of the model are in `judge.json` in the folder
+/// of the task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct JudgeReport {
@@ -87,7 +88,7 @@ pub struct JudgeReport {
     pub llm_calls: u32,
     /// Token counts as its server gave them.
     pub tokens: Usage,
-    /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
+    /// Cost of the tokens whose price is known, in US dollars. `None`: no price is known.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_amount")]
     pub cost_usd: Option<f64>,
     /// How long it took in milliseconds.
@@ -111,7 +112,7 @@ pub(crate) fn some_amount<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f
     Ok(Option::<Amount>::deserialize(from)?.map(|Amount(usd)| usd))
 }
 
-/// What a model took that answered questions about pages.
+/// Cost of the answers to questions about pages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -124,7 +125,7 @@ pub struct ExtractionReport {
     pub llm_calls: u32,
     /// Token counts as its server gave them.
     pub tokens: Usage,
-    /// What the tokens cost whose price is known, in US dollars. `None`: no price is known.
+    /// Cost of the tokens whose price is known, in US dollars. `None`: no price is known.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_amount")]
     pub cost_usd: Option<f64>,
     /// How long it took in milliseconds.

@@ -26,7 +26,7 @@ pub(super) fn style() -> String {
     [page::STYLE, html::STYLE, include_str!("style.css")].concat()
 }
 
-/// What a run is called in addresses: the name of its folder.
+/// Name of a run in addresses: that of its folder.
 pub(super) fn name_of(dir: &Path) -> String {
     let whole = || std::fs::canonicalize(dir).ok();
     let name = dir.file_name().map(ToOwned::to_owned).or_else(|| whole()?.file_name().map(ToOwned::to_owned));
@@ -174,7 +174,7 @@ pub(super) fn run(base: &str, name: &str, run: &RunFollower, whole_run: bool) ->
     whole(base, &title, &link(base, name), &body)
 }
 
-/// What is above the tasks, and where the run stands.
+/// The part of the page above the tasks, with the state of the run.
 pub(super) fn head(run: &RunFollower, whole: bool) -> String {
     let reading = match whole {
         true => String::new(),
@@ -203,7 +203,7 @@ pub(super) fn tasks(page: &TaskPage) -> String {
     )
 }
 
-/// One task.
+/// The page of one task.
 pub(super) fn task(run: &RunFolder, task: &RunTask) -> String {
     let open = task.status == "unfinished";
     let note = match open {

@@ -1,4 +1,4 @@
-//! What is at which address, and the runs that are looked at.
+//! Maps addresses to pages, and keeps the runs that are being viewed.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,7 +28,7 @@ const KEPT: usize = 4;
 /// The files of a run are looked at again after this time.
 const FRESH: Duration = Duration::from_millis(400);
 
-/// What is sent back.
+/// The reply to a request.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) kind: &'static str,
@@ -69,7 +69,7 @@ struct Followed {
     whole: bool,
 }
 
-/// All pages.
+/// The site with all pages.
 pub(super) struct Site {
     runs: PathBuf,
     token: String,

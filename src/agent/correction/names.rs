@@ -12,7 +12,7 @@ pub(in crate::agent) struct WantedTool<'a> {
     pub tool: &'a str,
 }
 
-/// What is found for a name.
+/// Result of the search for a name.
 #[derive(Debug)]
 pub(in crate::agent) enum FoundTool<'a> {
     /// The tool, and what was wrong with its name.

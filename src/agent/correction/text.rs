@@ -34,7 +34,7 @@ pub(in crate::agent) fn parse(
     }
 }
 
-/// What stands between ``` and ```, if all of it does.
+/// The text inside a code fence, if the fence surrounds all of it; else `text` itself.
 fn without_code_fence(text: &str) -> &str {
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     inner.map_or(text, |inner| inner.strip_prefix("json").unwrap_or(inner).trim())

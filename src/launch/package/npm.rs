@@ -10,7 +10,7 @@ use crate::bounded;
 /// Longest `package.json` that is read. Those of published packages have some KiB.
 const MAX_MANIFEST: u64 = 1 << 20;
 
-/// What is read of a `package.json`.
+/// The members of a `package.json` that are read.
 #[derive(Deserialize)]
 struct Manifest {
     name: String,

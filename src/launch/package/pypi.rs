@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use super::{Ecosystem, Package};
 use crate::bounded::{self, MAX_ENTRIES};
 
-/// Of `METADATA`: its head is looked at, which comes before the description.
+/// Bytes of `METADATA` that are read: its head, which comes before the description.
 const MAX_HEAD: u64 = 256 << 10;
-/// Of all lists of files in an environment. That of a package with 10,000 files has some 1.5 MiB.
+/// Bytes of all file lists of an environment that are read. That of a package with 10,000 files has some 1.5 MiB.
 const MAX_LISTS: u64 = 64 << 20;
 /// Folders of Python's versions in one `lib`.
 const MAX_VERSIONS: usize = 32;
@@ -91,7 +91,7 @@ fn describe(folder: &Path) -> Option<Package> {
     Some(Package::new(Ecosystem::PyPi, field("Name:")?, field("Version:")?))
 }
 
-/// As names are compared: <https://packaging.python.org/en/latest/specifications/name-normalization/>.
+/// Normalizes a name for comparison: <https://packaging.python.org/en/latest/specifications/name-normalization/>.
 fn normal(name: &str) -> String {
     let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()

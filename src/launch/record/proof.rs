@@ -22,7 +22,7 @@ use crate::{
 
 /// The files that decide what one runner starts.
 struct Inputs {
-    /// In the working directory and in those above it.
+    /// Files in the working directory and in those above it.
     project: &'static [&'static str],
     /// Below the home folder, and below those for configuration and data.
     home: &'static [&'static str],
@@ -54,7 +54,7 @@ const UV: Inputs = Inputs {
     data: &["uv/tools"],
     variables: &["UV_CONFIG_FILE", "UV_TOOL_DIR", "UV_ENV_FILE"],
 };
-/// What pipx has of a package is found by what it has started.
+/// Inputs of pipx: none, since the package is found by the program that was started.
 const PIPX: Inputs = Inputs { project: &[], home: &[], config: &[], data: &[], variables: &[] };
 
 /// Files that a runner may write anew at each start, with the same words: npx does so for a package with a range of versions.
@@ -63,7 +63,7 @@ const REWRITTEN: &[&str] =
 /// Longest of them whose words are compared.
 const MAX_REWRITTEN: u64 = 4 << 20;
 
-/// In a `pyproject.toml`: that uv looks at more than the files above.
+/// Words in a `pyproject.toml` which show that uv looks at more than the files above.
 const FURTHER: &[&str] = &["tool.uv.workspace", "tool.uv.sources", "cache-keys"];
 /// Longest `pyproject.toml` that is read.
 const MAX_PROJECT: u64 = 1 << 20;
@@ -81,7 +81,8 @@ pub(super) struct Proof {
     words: Option<String>,
 }
 
-/// What a file cannot keep when it is replaced or written to. Of a folder: when an entry comes or goes.
+/// Metadata of a file, part of which changes whenever the file is replaced or written to; of a folder, whenever an entry comes
+/// or goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     device: u64,
@@ -140,7 +141,7 @@ fn words(path: &Path) -> Option<String> {
     Some(short_hex(Sha256::new_with_prefix(text)))
 }
 
-/// What proves that `runner`, an executable at `path`, would start `seen` again. `files` are its program and its
+/// Collects the proofs that `runner`, an executable at `path`, would start `seen` again. `files` are its program and its
 /// scripts.
 pub(super) fn of(
     runner: &Runner,
@@ -195,8 +196,8 @@ fn folders<'a>(spec: &'a StdioConfig, seen: &'a ObservedProcess) -> impl Iterato
     [&spec.cwd, &seen.cwd].into_iter().flat_map(|folder| folder.ancestors().take(ABOVE))
 }
 
-/// What tells of the package that `file` belongs to: of npm, its `package.json` and that of the installation
-/// around it; of Python, its environment and the folder of what is installed there.
+/// Adds the files that describe the package of `file`: for npm its `package.json` and that of the installation around it; for
+/// Python its environment and the folder of installed packages.
 fn package(file: &Path, paths: &mut BTreeSet<PathBuf>) {
     for folder in file.ancestors().skip(1).take(ABOVE) {
         let own = folder.join("package.json");

@@ -165,7 +165,7 @@ fn the_record_key_covers_the_inputs_of_the_runner() {
     assert_ne!(before, key(&house.spec, Path::new("/other/uvx")));
 }
 
-/// As npx does for a package with a range of versions, so that the next start of another folder had to go through it.
+/// Rewrites a lockfile with the same text, as npx does for a package with a range of versions.
 #[test]
 fn files_that_are_rewritten_with_the_same_words_hold() {
     let mut house = House::new();

@@ -61,19 +61,19 @@ const READ_AT_START: &[&str] = &[
     "_RJEM_MALLOC_CONF",
     "MIMALLOC_*",
 ];
-/// Those of this program, and of a shell about one process.
+/// Variables of this program, and of a shell about one process.
 const OF_ONE_PROCESS: &[&str] = &["TOOLCRIB_OWNER", "TOOLCRIB_TEMPLATE", "_", "PWD", "OLDPWD", "SHLVL"];
 /// Where templates run: servers go into their own folders.
 const FOLDER: &str = "/";
 
-/// What the servers of one template have in common.
+/// Properties that all servers of one template share.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     interpreter: PathBuf,
     flags: Vec<String>,
     /// The environment of the template.
     environment: BTreeMap<String, String>,
-    /// What it may import.
+    /// Packages that the template may import.
     packages: TemplatePackages,
     /// The only program that the template is for. `None`: for all of them, so that it has what each of them imports.
     program: Option<Entry>,

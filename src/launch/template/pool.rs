@@ -9,7 +9,7 @@ use std::{
 
 use super::{proof::Memory, python::Entry};
 
-/// What a fork takes until its server answers.
+/// Time from a fork until its server answers.
 const FORK: Duration = Duration::from_millis(100);
 /// How many times an ordinary start it takes about to compare what a template imports.
 const COMPARED: u32 = 5;
@@ -17,7 +17,7 @@ const COMPARED: u32 = 5;
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 /// A template that was not used for so long ends, if no server is expected.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
-/// And if some are: perhaps nobody ever calls them.
+/// The same time if servers are expected: perhaps nobody ever calls them.
 const IDLE_EXPECTING: Duration = Duration::from_secs(10 * 60);
 /// However much it is used, it ends then: the next one has a new seed of hashes, and new times.
 const MAX_AGE: Duration = Duration::from_secs(60 * 60);
@@ -33,7 +33,7 @@ const MAX_COUNTED: usize = 1000;
 /// Modules and scripts that one template begins with.
 const MAX_ENTRIES: usize = 64;
 
-/// What becomes of a template of type `T`.
+/// Stage of a template of type `T`.
 #[derive(Debug)]
 pub(super) enum Stage<T> {
     None,
@@ -45,7 +45,7 @@ pub(super) enum Stage<T> {
     Ready {
         since: Instant,
         template: Arc<T>,
-        /// That it has imported.
+        /// Number of modules that it has imported.
         modules: u64,
     },
     /// There is none for a while.
@@ -63,7 +63,7 @@ pub(super) struct Slot<T> {
     expected: BTreeMap<String, usize>,
     /// Modules and scripts of its servers, with the last time that one was expected or begun.
     pub(super) entries: BTreeMap<Entry, Instant>,
-    /// Those of them that the template is for, which is there or being started.
+    /// Entries that the present template covers, whether it is ready or being started.
     pub(super) covered: BTreeSet<Entry>,
     pub(super) memory: Memory,
     refusals: BTreeMap<String, (u32, String)>,
@@ -86,14 +86,14 @@ pub(super) struct Wish<'a> {
     pub(super) entry: &'a Entry,
     /// It will be started again and again.
     pub(super) repeats: bool,
-    /// What it takes by itself.
+    /// Duration of an ordinary start of it, if it is known.
     pub(super) takes: Option<Duration>,
     /// Starts at the same time, this one included, for each core.
     pub(super) crowd: u32,
     pub(super) cores: usize,
 }
 
-/// What it does.
+/// Decision about a start.
 #[derive(Debug)]
 pub(super) enum Decision<T> {
     Fork(Arc<T>),
@@ -133,7 +133,7 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    /// As in docs/tracing.md.
+    /// The name of the reason in docs/tracing.md.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::FirstStart => "first_start",
@@ -226,7 +226,7 @@ impl<T> Slot<T> {
             && *forks == 0
     }
 
-    /// What a start does that has begun.
+    /// Decides how a start that has begun goes on.
     pub(super) fn decide(&self, wish: Wish<'_>, now: Instant) -> Decision<T> {
         if let Some((count, why)) = self.refusals.get(wish.identity)
             && *count >= MAX_REFUSALS

@@ -1,6 +1,6 @@
 //! The program of templates.
 
-/// In Python, run with `-c`.
+/// Source of the template in Python, run with `-c`.
 pub(super) const CODE: &str = concat!(
     include_str!("entries.py"),
     "\n",

@@ -1,5 +1,5 @@
-//! What is known of servers that could be forked: nothing, what an ordinary start offered, that a fork offers the same, that it does
-//! not, or that this cannot be told.
+//! Knowledge about servers that could be forked: none, the offer of an ordinary start, a proof that a fork offers the same, a
+//! proof that it does not, or that this cannot be told.
 //!
 //! There is one record for each version of a package and command line, in `template` below the cache folder. It has hashes of what a
 //! server said, and none of its words.
@@ -36,11 +36,11 @@ const MAX_PARTIAL: usize = 100;
 /// A server whose starts differed is looked at again after so long.
 const VARIES: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is known of one server.
+/// Knowledge about one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Proof {
-    /// Nothing: its next start is an ordinary one.
+    /// Nothing is known: its next start is an ordinary one.
     #[default]
     Unknown,
     /// Nothing here, and a fork has offered something else than servers of its package version in other folders: its next start is
@@ -50,15 +50,15 @@ pub(crate) enum Proof {
     /// this, as an ordinary start there. The next start may be a fork, and is compared. Never stored.
     #[serde(skip)]
     Borrowed(Fingerprint),
-    /// What an ordinary start has offered. The next one may be a fork, and is compared.
+    /// The offer of an ordinary start. The next start may be a fork, and is compared.
     Baseline(Fingerprint),
     /// A fork has offered the same.
     Proven(Fingerprint),
     /// A fork has offered something else. The next start is an ordinary one, and decides whether that was because of the fork.
     Doubtful {
-        /// What an ordinary start has offered.
+        /// The offer of an ordinary start.
         before: Fingerprint,
-        /// What the fork has offered.
+        /// The offer of the fork.
         forked: Fingerprint,
         /// Another fork had offered the same as an ordinary start.
         proven: bool,
@@ -69,18 +69,18 @@ pub(crate) enum Proof {
     Varies {
         /// How they differ, without secrets.
         reason: String,
-        /// In seconds since 1970.
+        /// Time of this conclusion, in seconds since 1970.
         when: u64,
     },
-    /// As `Proven`. It ends in its first seconds, forked or not.
+    /// Like `Proven`, but the server ends in its first seconds, forked or not.
     Fragile(Fingerprint),
     /// It is not forked.
     Off {
         /// Why, without secrets.
         reason: String,
-        /// In seconds since 1970.
+        /// Time of this conclusion, in seconds since 1970.
         when: u64,
-        /// Of a fork that has ended in its first seconds.
+        /// The fork that ended in its first seconds, if that is the reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Ended>,
     },
@@ -89,16 +89,16 @@ pub(crate) enum Proof {
 /// The early end of a fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ended {
-    /// In words.
+    /// Description of the end.
     how: String,
-    /// What it had offered.
+    /// The offer of ordinary starts that the fork was to match.
     before: Fingerprint,
 }
 
-/// What an ordinary start, or the early end of a server, says of its forks.
+/// Conclusion about forks from an ordinary start, or from the early end of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing that matters.
+    /// No conclusion.
     Nothing,
     /// A fork was not the same: it is not forked any more.
     Off(String),
@@ -106,14 +106,14 @@ pub(crate) enum Verdict {
     Varies(String),
 }
 
-/// What is remembered of a template.
+/// Facts about a template that are kept for later ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// From its start until it could be forked.
+    /// Time from its start until it could be forked.
     pub(super) ready: Option<Duration>,
     /// Modules that it cannot import.
     pub(super) avoid: Vec<String>,
-    /// What stands for the files that it has imported, once that was compared with another import. Empty before.
+    /// Hash of the files that it has imported, once it was compared with another import. Empty before.
     pub(super) proven: String,
     /// Programs that import more than it has, because others do not.
     pub(super) partial: Vec<Entry>,
@@ -163,7 +163,7 @@ impl Proof {
         Self::Off { reason: short(reason), when: now(), ended: None }
     }
 
-    /// What it becomes by an ordinary start that offered `seen`, and what that says.
+    /// The next state after an ordinary start that offered `seen`, and the verdict. `None`: the state stays.
     pub(super) fn after_ordinary(&self, seen: Fingerprint) -> (Option<Self>, Verdict) {
         let differs = |before: &Fingerprint| before.difference(&seen).is_some();
         match self {
@@ -194,7 +194,8 @@ impl Proof {
         }
     }
 
-    /// What it becomes by the end of a server in its first seconds: `how`, and that with more as the `reason`. And what that says.
+    /// The next state after a server ended in its first seconds, and the verdict. `how` describes the end in short, `reason` in
+    /// full. `None`: the state stays.
     pub(super) fn after_early_end(&self, forked: bool, how: &str, reason: &str) -> (Option<Self>, Verdict) {
         match self {
             Self::Borrowed(before) | Self::Baseline(before) | Self::Proven(before) if forked => {
@@ -210,7 +211,7 @@ impl Proof {
         }
     }
 
-    /// What it becomes by a fork that offered `seen`, and how that differs.
+    /// The next state after a fork that offered `seen`, and the difference to the expected offer. `None`: the state stays.
     pub(super) fn after_fork(&self, seen: &Fingerprint) -> (Option<Self>, Option<Difference>) {
         let (Self::Borrowed(before) | Self::Baseline(before) | Self::Proven(before) | Self::Fragile(before)) =
             self
@@ -231,7 +232,7 @@ impl Proof {
         }
     }
 
-    /// Without the secrets in its reason.
+    /// Hides `secrets` in its reason.
     pub(super) fn without(mut self, secrets: &Secrets) -> Self {
         if let Self::Doubtful { reason, .. } | Self::Varies { reason, .. } | Self::Off { reason, .. } =
             &mut self
@@ -246,7 +247,7 @@ fn short(reason: &str) -> String {
     cut_bytes(reason, MAX_REASON).to_owned()
 }
 
-/// In seconds since 1970.
+/// The present time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -308,7 +309,7 @@ impl Proofs {
         }
     }
 
-    /// What is remembered of the template with this key. Reads a file.
+    /// The stored facts about the template with this key. Reads a file.
     pub(super) fn memory_of(&self, key: &str) -> Memory {
         let record = self.store.as_ref().and_then(|store| store.load::<MemoryRecord>(&of_template(key)));
         let record = record.filter(|record| record.schema == SCHEMA && record.avoid.len() <= MAX_AVOID);
@@ -345,7 +346,7 @@ fn of_template(key: &str) -> String {
     format!("template-{key}")
 }
 
-/// For the fuzz target `records`: what is kept of forks.
+/// Entry of the fuzz target `records`: reads stored facts about forks.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = serde_json::from_slice::<MemoryRecord>(bytes);

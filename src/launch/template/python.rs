@@ -23,22 +23,22 @@ const X_VALUES: &[&str] =
 /// Variables that make the interpreter do something of its own with one process.
 const OF_ONE_PROCESS: &[&str] = &["PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONPERFSUPPORT", "PYTHONTRACEMALLOC"];
 
-/// What a Python runs.
+/// The program that a Python interpreter runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry {
-    /// By its dotted name.
+    /// A module, by its dotted name.
     Module(String),
-    /// By its absolute path.
+    /// A script, by its absolute path.
     Script(String),
 }
 
 /// The start of a Python server.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PythonStart {
-    /// As it is called, absolute: a Python finds its packages by the path that it is called by.
+    /// Absolute path that it is called by: Python finds its packages by this path.
     pub(super) interpreter: PathBuf,
-    /// Of the interpreter.
+    /// Flags of the interpreter.
     pub(super) flags: Vec<String>,
     pub(super) entry: Entry,
     /// The command line that an ordinary start shows. Its arguments may be secret.

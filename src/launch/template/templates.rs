@@ -62,7 +62,7 @@ struct Shared {
     closed: AtomicBool,
 }
 
-/// One key.
+/// The template of one key.
 struct Cell {
     state: Arc<State>,
     /// Starts and watches the template. It owns nothing that owns this.
@@ -96,7 +96,7 @@ impl Drop for Counted {
     }
 }
 
-/// What a start knows besides its [`StdioConfig`].
+/// Facts about a start that its [`StdioConfig`] does not have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartFacts<'a> {
     /// A hash of the command line and the environment as they are configured, before variables are put in: what they stand for
@@ -106,7 +106,7 @@ pub(crate) struct StartFacts<'a> {
     pub(crate) repeats: bool,
     /// It would need another template for each task.
     pub(crate) is_own: bool,
-    /// What its start takes by itself.
+    /// Duration of an ordinary start of it, if it is known.
     pub(crate) takes: Option<Duration>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) trait StartTurn: Sync {
 }
 
 impl<'a> StartFacts<'a> {
-    /// Of a start of which nothing else is known.
+    /// Facts about a start of which nothing else is known.
     pub(crate) fn of(configured: &'a str) -> Self {
         Self { configured, repeats: false, is_own: false, takes: None }
     }
@@ -151,7 +151,7 @@ impl Templates {
         }))
     }
 
-    /// From now on those of `more` are secret, too. Templates that may have one of them, or print it, end.
+    /// Adds secrets: templates that may have one of them, or print it, end.
     pub(crate) fn learn(&self, more: &Secrets) {
         {
             let mut secrets = self.0.secrets.write().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +206,7 @@ impl Templates {
         self.examine(spec, facts).ok()
     }
 
-    /// As [`Templates::plan`].
+    /// Plans a fork like [`Templates::plan`].
     ///
     /// # Errors
     /// Why it cannot be forked, in words for a person.
@@ -266,7 +266,7 @@ impl Templates {
         drop(self.take());
     }
 
-    /// As [`Templates::close`], and waits until their processes are gone, a short time at most.
+    /// Ends all templates like [`Templates::close`], and waits a short time until their processes are gone.
     pub(crate) async fn end(&self) {
         let pids = self.take();
         let gone = async {

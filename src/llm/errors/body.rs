@@ -11,10 +11,10 @@ use crate::{
     text::one_line,
 };
 
-/// What an error answer says.
+/// Content of an error answer.
 #[derive(Debug, Default)]
 pub(in crate::llm) struct ErrorBody {
-    /// In the server's words; not yet cut or cleaned of secrets.
+    /// The message in the server's words; not yet cut or cleaned of secrets.
     pub message: String,
     /// Every code and type given, in lower case.
     pub codes: Vec<String>,

@@ -10,7 +10,7 @@ use crate::{
     text::{beginning, one_line},
 };
 
-/// What went wrong in one attempt.
+/// Description of one failed attempt.
 #[derive(Debug, Clone)]
 pub(in crate::llm) struct Fault {
     pub class: LlmErrorClass,
@@ -114,7 +114,7 @@ impl Fault {
 pub(in crate::llm) struct RequestTarget<'a> {
     /// The base URL as it may be printed.
     pub url: &'a str,
-    /// What says the address: `base_url` of a table, an option, a variable.
+    /// Where the address is written: `base_url` of a table, an option, or a variable.
     pub address: &'a str,
     /// The table of the configuration that it is written in.
     pub table: &'a str,
@@ -124,7 +124,7 @@ pub(in crate::llm) struct RequestTarget<'a> {
     pub answered: bool,
 }
 
-/// What the sources of an error hold.
+/// Facts collected from an error and its sources.
 #[derive(Default)]
 struct Chain {
     texts: Vec<String>,

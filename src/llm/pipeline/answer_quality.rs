@@ -23,7 +23,7 @@ struct BestAnswer {
 }
 
 impl DoubtfulAnswers {
-    /// What is wrong with `answer`, if asking again could mend it; `max_tokens` is what was asked for at first.
+    /// The problem of `answer`, if asking again could mend it. `max_tokens` is the limit of the first request.
     pub(in crate::llm) fn problem_of(
         answer: &Decoded,
         max_tokens: Option<u32>,

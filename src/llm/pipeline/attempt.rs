@@ -65,7 +65,7 @@ pub(in crate::llm) struct FailedAttempt(pub Option<Attempt>, pub Fault);
 enum TimeLimit {
     /// `request_timeout`.
     Own,
-    /// What is left of the policy's total.
+    /// The rest of the policy's total.
     Total,
     /// The caller's deadline.
     Caller,
@@ -331,7 +331,7 @@ impl ClientState {
 }
 
 impl RetriedRequest<'_> {
-    /// What it waited so far while the endpoint was down.
+    /// Time that the request has waited so far while the endpoint was down.
     pub(in crate::llm) fn paused(&self) -> Duration {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -26,9 +26,9 @@ struct Group<'a> {
 /// Requests of one batch that are equal and asked once.
 #[derive(Default)]
 struct Equal {
-    /// Who is asked, by what is asked.
+    /// Number of the request that is sent, by the hash of its content.
     first: HashMap<Key, usize>,
-    /// Who has the outcome of that number too.
+    /// Numbers of the requests that share the outcome of a sent one.
     others: HashMap<usize, Vec<usize>>,
 }
 
@@ -63,7 +63,8 @@ impl LlmClient {
         outcomes.into_iter().unzip::<_, _, Vec<_>, _>().1
     }
 
-    /// As [`LlmClient::generate_batch`], each outcome with the number of its request as soon as it is there.
+    /// Sends requests like [`LlmClient::generate_batch`], and yields each outcome with the index of its request as soon as it
+    /// is there.
     pub fn stream_batch<'a>(
         &'a self,
         requests: &'a [ChatRequest],

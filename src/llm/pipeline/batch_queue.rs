@@ -32,7 +32,7 @@ pub(in crate::llm) struct BatchQueue {
     open: Mutex<Option<(Arc<Group>, WeakShared<Driven>)>>,
 }
 
-/// Those who share a request.
+/// Callers who share a request.
 struct Group {
     /// The requests by their place; `None` for a caller that was dropped. Empty once they are sent.
     members: Mutex<Option<Vec<Option<Member>>>>,

@@ -1,9 +1,8 @@
 //! The answer cache: keyed by the whole request, with a size and a lifetime.
 //!
-//! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the
-//! same for all its entries and no part of the key. Entries are complete answers only: no errors, and no answer that
-//! was empty, cut
-//! or in doubt, and nothing sampled unless that was asked for, since all agents would say the same.
+//! A cache belongs to one client, so what the configuration adds to every request (model, temperature, limits) is the same for
+//! all its entries and no part of the key. Entries are complete answers only: no errors, no answer that was empty, cut or in
+//! doubt, and nothing sampled unless the configuration asks for that, since all agents would get the same answer.
 //!
 //! There are never more entries than configured: the least recently used one is removed first.
 //! Those who wait for one request share its error too; if each asked again after the other, an outage would take each
@@ -34,7 +33,7 @@ use crate::{
     tool::canonical,
 };
 
-/// What a request asks for.
+/// Hash of the parts of a request that its answer depends on.
 pub(in crate::llm) type Key = [u8; 32];
 
 /// The answers of one client.
@@ -47,7 +46,7 @@ pub(in crate::llm) struct Cache {
     misses: AtomicU64,
 }
 
-/// What those who wait for one request share when there is nothing to keep.
+/// An outcome that is not cached, for those who wait for the same request.
 enum Unkept {
     Answer(ChatAnswer),
     Error(LlmError),
@@ -211,7 +210,7 @@ impl Cache {
         }
     }
 
-    /// What `request` asks for, where those who ask the same at the same time share an answer.
+    /// The key of `request`, if callers with equal requests at the same time share an answer (`single_flight`).
     pub(in crate::llm) fn shared(&self, request: &ChatRequest) -> Option<Key> {
         self.single_flight.then(|| key(request))
     }

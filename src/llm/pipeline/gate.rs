@@ -38,7 +38,7 @@ pub(in crate::llm) const LONGEST: Duration = Duration::from_secs(365 * 86400);
 #[derive(Clone, Default)]
 pub(in crate::llm) struct Gate(Arc<Mutex<State>>);
 
-/// What an endpoint is not to be given more of. Nothing: no limit.
+/// Configured limits of an endpoint. `None`: no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::llm) struct Bounds {
     /// Calls at once.
@@ -90,7 +90,7 @@ pub(in crate::llm) struct GatePermit<'v> {
     pub paused: Duration,
 }
 
-/// What a failed attempt says about the endpoint.
+/// Trouble of the endpoint that a failed attempt is a sign of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::llm) enum EndpointTrouble {
     /// It is down, overloaded or silent.
@@ -131,9 +131,9 @@ pub(in crate::llm) struct Hold {
 pub(in crate::llm) enum GateRefusal {
     /// The endpoint asked for a pause that has so long to go, more than this call may wait.
     Asked {
-        /// What is left of the pause.
+        /// The rest of the pause.
         left: Duration,
-        /// What the call may wait.
+        /// The longest time that the call may wait.
         limit: Duration,
     },
     /// The endpoint was down for as long as this call waits.
@@ -144,7 +144,7 @@ pub(in crate::llm) enum GateRefusal {
     Deadline,
 }
 
-/// What a gate counted so far.
+/// Counters of a gate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::llm) struct GateStats {
     pub in_flight: usize,
@@ -169,7 +169,7 @@ impl Gate {
         lock(&self.0).flow.bounds()
     }
 
-    /// Only this part of the limits counts from now on. Without a part of one of them no request goes.
+    /// Restricts the gate to this part of its limits from now on. If the part of one limit is empty, no request passes.
     #[cfg(feature = "nats")]
     pub(in crate::llm) fn allow(&self, part: EndpointLimits) {
         let mut state = lock(&self.0);

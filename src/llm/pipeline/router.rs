@@ -155,7 +155,7 @@ impl Router {
         Fault::new(Class::Config, "there is no client to ask").into_error(&self.table, None, &self.table)
     }
 
-    /// What the members counted, together.
+    /// Counters of all members together.
     pub(in crate::llm) fn stats(&self, own: LlmStats) -> LlmStats {
         let own = LlmStats { cancelled: self.cancelled.load(Relaxed), ..own };
         self.members.iter().map(LlmClient::stats).fold(own, |mut sum, member| {

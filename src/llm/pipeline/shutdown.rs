@@ -9,7 +9,7 @@ use tokio_util::{
 
 use crate::llm::{LlmClient, LlmError, LlmErrorClass, errors::fault::Fault};
 
-/// Who waits for answers of one client, and when they are sent away.
+/// Counts the callers that wait for answers of one client, and ends their waits at shutdown.
 #[derive(Default)]
 pub(in crate::llm) struct Shutdown {
     waiting: TaskTracker,

@@ -16,9 +16,9 @@ use crate::{duration::rounded, error::HoldReason, llm::pipeline::gate::Hold};
 pub struct ModelTrouble {
     /// The model.
     pub model: String,
-    /// What is the matter with the endpoint.
+    /// The kind of trouble.
     pub reason: HoldReason,
-    /// What its last failure said, if this client saw it.
+    /// The message of its last failure, if this client saw it.
     pub message: Option<String>,
     /// Time until a request goes to it again. None while some are under way to look.
     pub next_try: Option<Duration>,
@@ -75,7 +75,7 @@ impl fmt::Display for ModelTrouble {
     }
 }
 
-/// In tenths of a second below ten seconds, and whole seconds above.
+/// Rounds a time for display: to tenths of a second below ten seconds, else to whole seconds.
 fn for_display(left: Duration) -> Duration {
     let step = if left < Duration::from_secs(10) { 100 } else { 1000 };
     let millis = rounded(left).as_millis().div_ceil(step) * step;

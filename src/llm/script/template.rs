@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::llm::Message;
 
-/// What placeholders read from.
+/// Values that placeholders read.
 pub(super) struct Scene<'a> {
     pub messages: &'a [Message],
     pub captures: Option<Captures<'a>>,

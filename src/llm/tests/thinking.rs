@@ -44,7 +44,7 @@ fn impossible_settings_are_named() {
     );
 }
 
-/// What a client called `client` said: a thought and a call.
+/// An answer of the client called `client`: reasoning and a call.
 fn said(client: &str) -> Message {
     Message::Assistant {
         content: String::new(),

@@ -40,7 +40,7 @@ struct SetAside {
     refused: bool,
 }
 
-/// What is left when a key was set aside.
+/// Keys that remain when one was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::llm) enum Left {
     /// Another one that can be used now.

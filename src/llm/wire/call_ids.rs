@@ -1,6 +1,6 @@
-//! Makes ids of tool calls that every API accepts: each only once in a conversation, and for Anthropic's of few characters.
-//! Other servers write them otherwise (`functions.search:0`), or count anew with each answer, and a conversation may come
-//! from there.
+//! Makes ids of tool calls that every API accepts: each id occurs once in a conversation, and for Anthropic has few kinds of
+//! characters. Other servers write ids in other forms (`functions.search:0`), or count anew with each answer, and a
+//! conversation may come from them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ pub(super) struct CallIds<'a> {
     /// Whether ids may have any characters.
     any: bool,
     taken: HashSet<String>,
-    /// What the last call with an id is called here.
+    /// The id that is sent for the last call with an original id.
     names: HashMap<&'a str, String>,
 }
 
@@ -22,7 +22,7 @@ impl<'a> CallIds<'a> {
         Self { any: true, ..Self::default() }
     }
 
-    /// What a call is called: its own id if it can be.
+    /// The id that is sent for a call: its own if that is valid and not taken yet.
     pub(super) fn call(&mut self, id: &'a str) -> String {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         let mut name = id.to_owned();
@@ -36,7 +36,7 @@ impl<'a> CallIds<'a> {
         name
     }
 
-    /// What the call is called that a result belongs to.
+    /// The id that is sent for the call that a result belongs to.
     pub(super) fn result(&self, id: &'a str) -> &str {
         self.names.get(id).map_or(id, String::as_str)
     }

@@ -12,7 +12,7 @@ use crate::{
     llm::{ChatRequest, Message, ToolMode, stream::Delta},
 };
 
-/// What a transcript calls the user.
+/// Name of the user in a transcript.
 const USER: &str = "User:";
 
 pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Map<String, Value>, String> {

@@ -57,7 +57,7 @@ pub(super) fn words(value: &Value) -> String {
     }
 }
 
-/// What a message or a piece of one has of reasoning, beside its text.
+/// The reasoning of a message, or of a piece of one, beside its text.
 pub(super) fn reasoning(message: &Value) -> String {
     const KEYS: [&str; 6] =
         ["reasoning_content", "reasoning", "reasoning_text", "thinking", "thoughts", "reasoning_details"];

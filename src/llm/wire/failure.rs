@@ -66,7 +66,7 @@ fn failed_choice(choice: &Value) -> Option<NoAnswer> {
     }
 }
 
-/// What a reason says of an answer that its server did not bring to its end: no part of it counts.
+/// The failure that a finish reason stands for, if the server gave up the answer: no part of it counts then.
 fn broken_off(reason: &str) -> Option<NoAnswer> {
     let status = match &*super::plain_reason(reason) {
         // vLLM and SGLang, Gemini; Zhipu; DeepSeek.
@@ -123,7 +123,7 @@ pub(super) fn unfinished(told: &str) -> NoAnswer {
     NoAnswer { class: LlmErrorClass::Server, body, theirs: true }
 }
 
-/// What an error says that came with a good status.
+/// The failure in an error that came with a good status.
 pub(in crate::llm) fn error_inside(json: &Value) -> NoAnswer {
     of_body(ErrorBody::of_json(json))
 }

@@ -169,7 +169,7 @@ pub(super) fn read(json: &Value, ids: &mut Ids) -> Result<Decoded, NoAnswer> {
     Ok(decoded)
 }
 
-/// What was read from the cache and written to it stands beside the input there, not in it.
+/// Usage of an answer. Anthropic counts tokens read from the cache or written to it beside the input, not in it.
 fn usage(json: &Value) -> Usage {
     let usage = &json["usage"];
     let cached = count(&usage["cache_read_input_tokens"]);

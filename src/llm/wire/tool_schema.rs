@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What APIs refuse at the top.
+/// Keywords that APIs refuse at the top of a schema.
 const COMBINATORS: [&str; 13] = [
     "anyOf",
     "oneOf",
@@ -45,12 +45,12 @@ const MOST_TOLD: usize = 1000;
 /// How deep a schema is looked through.
 const DEPTH: usize = 48;
 
-/// What a tool's schema is sent as.
+/// The form in which a tool's schema is sent.
 struct Fitted {
     schema: Map<String, Value>,
-    /// What the description has to say beside it.
+    /// A note for the description, about what the sent schema cannot say.
     note: Option<String>,
-    /// The names of the arguments that are sent as others: what is sent, and what is meant.
+    /// Names of arguments that are sent under another name: from the sent name to the real one.
     names: HashMap<String, String>,
 }
 
@@ -61,7 +61,7 @@ impl Fitted {
     }
 }
 
-/// What a tool is sent as, made with the first request that offers it, for all clones of it.
+/// The form in which a tool is sent, made with the first request that offers it, for all clones of it.
 #[derive(Clone, Default)]
 pub(in crate::llm) struct FittedOnce(Arc<OnceLock<FittedSchema>>);
 
@@ -149,7 +149,7 @@ fn told(what: &str, schema: &Value) -> String {
     format!("{what}: {}", beginning(&schema.to_string(), MOST_TOLD))
 }
 
-/// What a schema that is only a reference leads to.
+/// The schema that a bare reference leads to.
 fn resolved<'a>(schema: &'a Map<String, Value>, root: &'a Value) -> &'a Map<String, Value> {
     let mut found = schema;
     for _ in 0..DEPTH {

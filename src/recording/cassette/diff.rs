@@ -86,7 +86,7 @@ fn cut(text: &str, at: usize) -> String {
     format!("{before}{}{after}", one_line(&part))
 }
 
-/// Without line breaks, and without what would steer a terminal.
+/// Removes line breaks, and what would steer a terminal.
 fn one_line(text: &str) -> String {
     let mut line = String::new();
     for letter in text.chars() {

@@ -69,7 +69,7 @@ struct RecordedExchange {
     used: bool,
 }
 
-/// What a question was answered with.
+/// The outcome of a request in a replay.
 pub(crate) enum Replayed {
     Answer(Value),
     /// The caller stopped waiting in the recording: no answer comes for this time.
@@ -177,7 +177,7 @@ impl CassettePlayer {
         }
     }
 
-    /// Nothing more came where the recording has no answer.
+    /// The error of a request for which the recording ends without an answer.
     pub(crate) fn silent(&self, whose: &AgentKey) -> Error {
         let what = format!("task `{}`{}: the recorded run ended before the answer", whose.task, among(whose));
         self.note(&mut self.state(), what)
@@ -303,7 +303,7 @@ impl RecordedAgent {
     }
 }
 
-/// Which agent of a task, where it is not the only one.
+/// Names the agent of a task, where it is not the only one.
 fn among(whose: &AgentKey) -> String {
     match (whose.attempt, whose.agent.as_str()) {
         (0 | 1, "main") => String::new(),

@@ -105,7 +105,7 @@ impl CassetteRecorder {
         }
     }
 
-    /// From its reading `n` on the agent has other tools than before.
+    /// Records that the agent has other tools from its reading `n` on.
     pub(crate) fn tools(&self, whose: AgentKey, n: u32, id: String, servers: Value) {
         if self.output().tools.insert(id.clone()) {
             self.write(&CassetteLine::Tools { id: id.clone(), servers: hide(servers, &self.0.secrets) });

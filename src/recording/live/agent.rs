@@ -21,7 +21,7 @@ pub enum AgentEvent {
         tool: String,
         /// The call as the model wrote it.
         raw: String,
-        /// What was put right, in this order.
+        /// Corrections in the order in which they were made.
         corrections: Vec<Correction>,
     },
     /// A call failed, and another tool took it over.
@@ -52,9 +52,9 @@ pub enum AgentEvent {
     RolledBack {
         /// The turn that it would have been, from 1.
         turn: u32,
-        /// Why.
+        /// The reason.
         reason: RollbackReason,
-        /// Which in a row it is, from 1.
+        /// Number of rollbacks in a row, this one included.
         in_a_row: u32,
         /// The answer as the model gave it.
         said: String,
@@ -91,7 +91,7 @@ pub enum AgentEvent {
     },
     /// An attempt had no answer, and another one is made.
     TriedAgain {
-        /// Which one, from 2.
+        /// Number of the new attempt, from 2.
         attempt: u32,
         /// Why the one before it had no answer.
         why: String,
@@ -100,12 +100,12 @@ pub enum AgentEvent {
     },
     /// The model was asked for its answer without tools.
     Summarized {
-        /// Which time, from 1.
+        /// Number of the request for it, from 1.
         #[serde(rename = "try")]
         attempt: u32,
         /// Why the conversation had come to its end.
         why: String,
-        /// What it said.
+        /// The answer.
         said: String,
         /// Whether that is an answer.
         answered: bool,
@@ -127,7 +127,7 @@ impl AgentEvent {
     }
 }
 
-/// What was put right.
+/// Kind of a correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -152,7 +152,7 @@ pub enum CorrectionKind {
 }
 
 impl fmt::Display for CorrectionKind {
-    /// As in JSON.
+    /// Writes the name that the kind has in JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Server => "server",
@@ -171,11 +171,11 @@ impl fmt::Display for CorrectionKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Correction {
-    /// What it was.
+    /// Its kind.
     pub kind: CorrectionKind,
-    /// As the model wrote it.
+    /// The text that the model wrote.
     pub from: String,
-    /// As it was sent.
+    /// The text that was sent.
     pub to: String,
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{DroppedEvents, FeedEvent, LiveEvent, Rank};
 use crate::duration::nanos;
 
-/// What agents tell into. Clones are the same feed; the stream ends when the last one is gone, and with it every
+/// Sender of the events of agents. Clones are the same feed; the stream ends when the last one is gone, and with it every
 /// [`Agent`](crate::Agent) that holds one.
 ///
 /// Writing costs one push under a lock that is never held for longer, and nothing once the reader is gone. A reader
@@ -73,7 +73,7 @@ struct FeedState {
 
 #[derive(Debug)]
 struct Queue {
-    /// By [`Rank`], each in order, each event with its place among all and its bytes.
+    /// Events by [`Rank`], each in order, each event with its place among all and its bytes.
     ranks: [VecDeque<(u64, usize, FeedEvent)>; 3],
     next: u64,
     bytes: usize,

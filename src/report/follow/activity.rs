@@ -1,5 +1,5 @@
-//! What the run did over time, as a chart: how many requests and calls were under way at once, and how tasks ended. The number of
-//! its bars is limited: a longer run has wider ones.
+//! Chart of the run's activity over time: how many requests and calls were under way at once, and how tasks ended. The number
+//! of its bars is limited: a longer run has wider ones.
 
 use crate::{
     report::{
@@ -11,7 +11,7 @@ use crate::{
     run_files::ModelEnded,
 };
 
-/// Most bars.
+/// The most bars of the chart.
 const BARS: usize = 240;
 /// Milliseconds of the first bars.
 const NARROWEST: f64 = 20.0;

@@ -18,7 +18,7 @@ use crate::{
 /// Rows of one page of the table.
 const ROWS: usize = 50;
 
-/// What is kept of a task.
+/// Row of a task, as it is kept in memory.
 #[derive(Clone, Copy)]
 pub(super) struct TaskRow {
     /// Where its first and its last event begin in `events.jsonl`.
@@ -35,7 +35,7 @@ pub(super) struct TaskRow {
     errors: u32,
     retries: u32,
     tokens: u64,
-    /// As its line says.
+    /// The time that the line of `results.jsonl` gives.
     took_ms: Option<f64>,
 }
 
@@ -88,10 +88,10 @@ impl TaskRow {
     }
 }
 
-/// What the table is sorted by.
+/// Key by which the table is sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// What went wrong first, then what took longest.
+    /// Tasks that went wrong come first, then those that took longest.
     #[default]
     Interest,
     /// When it began.
@@ -122,14 +122,14 @@ impl Sort {
     }
 }
 
-/// Which tasks are shown, and in which order.
+/// Selection and order of the tasks that are shown.
 #[derive(Default)]
 pub(crate) struct TaskQuery {
     pub(crate) sort: Sort,
     pub(crate) descending: bool,
-    /// Only those with this status.
+    /// The status of the tasks that are shown. `None`: all are shown.
     pub(crate) status: Option<String>,
-    /// Only those with this text in their id, answer, reason, error, servers or tools, in any case.
+    /// Text that the shown tasks have in their id, answer, reason, error, servers or tools, in any case. Empty: all are shown.
     pub(crate) text: String,
     /// The page, from 0.
     pub(crate) page: usize,
@@ -227,7 +227,7 @@ impl RunFollower {
     }
 }
 
-/// What went wrong first, then what took longest.
+/// Compares tasks: those that went wrong come first, then those that took longest.
 fn by_interest(a: &TaskRow, b: &TaskRow) -> Ordering {
     html::rank(a.status()).cmp(&html::rank(b.status())).then_with(|| b.took().total_cmp(&a.took()))
 }
@@ -275,7 +275,7 @@ pub(super) fn in_work(tasks: &[&RunTask], all: usize, state: RunState, now_ms: f
     format!("<h2>{what}: {all}</h2>\n<ul class=\"work\">{}{more}</ul>\n", rows.concat())
 }
 
-/// What a task does, as HTML, and since when.
+/// The present step of a task as HTML, and when it began. `None`: it is between two steps.
 fn doing(task: &RunTask) -> (String, Option<f64>) {
     let open: Vec<_> = task.spans.iter().filter(|span| span.is_open()).collect();
     match open.last() {

@@ -42,7 +42,7 @@ impl Tail {
         about.is_some_and(|about| (about.dev(), about.ino()) != known || about.len() < self.at)
     }
 
-    /// Begins again.
+    /// Starts again at the beginning of the file.
     pub(super) fn rewind(&mut self) {
         (self.file, self.at) = (None, 0);
     }

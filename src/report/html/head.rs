@@ -1,4 +1,4 @@
-//! What stands at the top of a run's page: what it is called, its figures as cards, how far it is, and what is worth a note.
+//! The top of a run's page: its title, its figures as cards, its progress, and notes.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::{
     text::{counted, cut, rounded_count as count},
 };
 
-/// What a run is called: the file of its tasks or its question, and its model.
+/// Title of a run: the file of its tasks or its question, and its model.
 pub(crate) fn title(
     tasks_file: Option<&str>,
     question: Option<&str>,
@@ -36,7 +36,7 @@ pub(crate) fn title(
     }
 }
 
-/// What the run in `run` is called.
+/// Title of the run in `run`.
 pub(crate) fn title_of(run: &RunFolder) -> String {
     let text = |key: &str| run.manifest[key].as_str();
     title(text("tasks_file"), text("question"), run.tasks_total / samples::per_task(run), text("model"))
@@ -53,7 +53,7 @@ pub(in crate::report) fn head(
         .concat()
 }
 
-/// Which run it is, in one line.
+/// Identity of the run, in one line.
 fn about(run: &RunFolder) -> String {
     let text = |key: &str| run.manifest[key].as_str().map(str::to_owned);
     let mut parts = vec![format!("run {}", text("run").unwrap_or_else(|| "without a name".to_owned()))];

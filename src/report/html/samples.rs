@@ -18,7 +18,7 @@ const SIGNS: usize = 64;
 /// The samples of one task.
 #[derive(Default)]
 struct TaskSamples<'a> {
-    /// By their number.
+    /// Status of each sample, by its number.
     statuses: BTreeMap<u32, &'a str>,
     judged: usize,
     passed: usize,
@@ -30,7 +30,7 @@ pub(super) fn per_task(run: &RunFolder) -> usize {
     samples.unwrap_or(1).max(1)
 }
 
-/// What is said of the samples of a run. Nothing, if it has one of each task.
+/// Section about the samples of a run. Empty if it has one sample of each task.
 pub(super) fn samples(run: &RunFolder) -> String {
     let k = per_task(run);
     if k == 1 {

@@ -27,7 +27,7 @@ pub(in crate::report) fn went_wrong(status: &str) -> bool {
     rank(status) < FINE
 }
 
-/// What went wrong first, then what took longest: the place of a status.
+/// Place of a status in the order of interest: tasks that went wrong come first.
 pub(in crate::report) fn rank(status: &str) -> u8 {
     match status {
         "errored" => 0,
@@ -47,7 +47,7 @@ pub(in crate::report) fn task_words(line: &TaskLine) -> Vec<&str> {
     }
 }
 
-/// What was expected of a task, each right answer on a line of its own.
+/// The expected answer of a task, each alternative on a line of its own.
 pub(super) fn expected(target: &Value) -> String {
     match target {
         Value::String(text) => text.clone(),
@@ -188,13 +188,13 @@ fn cells<'a>(task: &'a RunTask, anchor: &'a str, link: Option<&'a str>) -> TaskC
     }
 }
 
-/// What each task of `rows` is called, and how it is linked to.
+/// The element id of each task of `rows`, and the link to it, if the page shows the task.
 fn anchors(rows: &[&RunTask], told: &HashSet<String>) -> Vec<(String, Option<String>)> {
     let link = |anchor: &String| told.contains(anchor).then(|| fragment(anchor));
     rows.iter().map(|task| anchor(task)).map(|anchor| (anchor.clone(), link(&anchor))).collect()
 }
 
-/// What went wrong in a run; `rows` are its tasks, the worst first.
+/// The section about tasks that went wrong; `rows` are the tasks of the run, the worst first.
 pub(super) fn failed_tasks(figures: &Figures, rows: &[&RunTask], told: &HashSet<String>) -> String {
     let rows: Vec<&RunTask> = rows.iter().copied().filter(|task| went_wrong(&task.status)).collect();
     let shown = &rows[..rows.len().min(FAILURES)];

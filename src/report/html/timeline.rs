@@ -235,7 +235,7 @@ fn strip(lane: &[&RunTask], span: f64) -> String {
     text
 }
 
-/// What a task did, as parts of its own length.
+/// Steps of a task, as parts of its own length.
 fn parts(task: &RunTask, took: f64) -> String {
     let mut text = String::new();
     for span in task.spans.iter().take(PARTS) {
@@ -296,7 +296,7 @@ fn key() -> String {
     format!("<p class=\"keys\">{statuses}{}</p>\n", kinds())
 }
 
-/// What the colours of requests, calls and waits mean.
+/// Legend for the colours of requests, calls and waits.
 pub(super) fn kinds() -> String {
     let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")];
     let key =

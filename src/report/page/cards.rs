@@ -1,4 +1,4 @@
-//! Figures as cards: each with what it is, and what belongs to it.
+//! Figures as cards: each with a label, and a line of details.
 
 use super::escape;
 
@@ -8,7 +8,7 @@ pub struct Card {
     pub class: &'static str,
     /// The figure.
     pub figure: String,
-    /// What it is.
+    /// Label of the figure.
     pub what: String,
     /// A small line below.
     pub more: Option<String>,

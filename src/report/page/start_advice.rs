@@ -1,4 +1,4 @@
-//! What could make a start shorter, in a line: of the server that was ready last, where its time went and what helps.
+//! Advice that could make a start shorter, in a line: where the time of the server that was ready last went, and what helps.
 
 use super::start_chart::{Bar, End, Picture};
 
@@ -7,7 +7,7 @@ const SHORT: f64 = 300.0;
 /// A phase is the cause from this part of the time on.
 const MOST: f64 = 0.5;
 
-/// What took the most of the start, and what would shorten it. Nothing for a short one.
+/// The largest part of the start, and what would shorten it. `None`: the start is short, or no part of it is large.
 pub fn advice(picture: &Picture) -> Option<String> {
     let last = picture.servers.iter().find(|bar| Some(&bar.name) == picture.last.as_ref())?;
     let End::Ready { phases_ms: phases, not_forked, .. } = &last.end else { return None };

@@ -18,7 +18,7 @@ use crate::{
     text::{counted, cut},
 };
 
-/// In the units of the drawing, which is scaled to the page.
+/// Sizes in the units of the drawing, which is scaled to the page.
 const THICK: f64 = 13.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 22.0;
@@ -75,11 +75,11 @@ pub const PATTERNS: &str = concat!(
 /// One run, to be drawn.
 #[derive(Serialize, Deserialize)]
 pub struct Picture {
-    /// From the first server to the last.
+    /// Time from the first server to the last.
     pub wall_ms: f64,
     /// The server that was ready last.
     pub last: Option<String>,
-    /// In the order of the configuration.
+    /// Servers in the order of the configuration.
     pub servers: Vec<Bar>,
 }
 
@@ -102,15 +102,15 @@ impl Picture {
 pub struct Bar {
     /// Its name.
     pub name: String,
-    /// From the beginning of the whole start.
+    /// Time of its end, from the beginning of the whole start.
     pub ended_ms: f64,
-    /// Before its own start.
+    /// Time before its own start.
     pub queue_ms: f64,
-    /// What became of it.
+    /// Outcome of its start.
     pub end: End,
 }
 
-/// What became of it.
+/// Outcome of a start.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -131,7 +131,7 @@ pub enum End {
     },
     /// It did not come up.
     Failed {
-        /// Why.
+        /// The reason.
         cause: String,
     },
 }
@@ -266,7 +266,7 @@ fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
     text
 }
 
-/// What the colours and patterns mean; `with_templates` says whether a server has waited for one.
+/// Legend of the colours and patterns; `with_templates` says whether a server has waited for a template.
 pub fn legend(with_templates: bool) -> String {
     let key = |drawing: &str, words: &str| {
         format!(
@@ -286,7 +286,7 @@ pub fn legend(with_templates: bool) -> String {
     text
 }
 
-/// What a bar came to: `0.77s, 2 tools`.
+/// The result that a bar is labelled with: `0.77s, 2 tools`.
 pub fn label(bar: &Bar) -> String {
     match &bar.end {
         End::Ready { tools, .. } => format!("{}, {}", seconds(bar.ended_ms), counted(*tools, "tool")),

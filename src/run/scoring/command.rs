@@ -95,7 +95,7 @@ impl Commands {
     }
 }
 
-/// What a program is told of a task, as variables of its environment.
+/// Facts about a task that a scoring program gets as environment variables.
 fn about(task: &Task, report: &TaskReport) -> Vec<(String, String)> {
     let targets = task.target.as_ref().map(|target| target.all().join("\n")).unwrap_or_default();
     let metadata = serde_json::to_string(&task.metadata).unwrap_or_default();

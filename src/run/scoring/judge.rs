@@ -15,7 +15,7 @@ use crate::{
     task::{Input, JudgeReport, Task, TaskError, TaskReport, millis},
 };
 
-/// What the model is told whose reply has no grade.
+/// Message to the model if its reply has no grade.
 const AGAIN: &str =
     "Your reply has no grade that can be read. Give the grade alone, in the form that was asked for.";
 

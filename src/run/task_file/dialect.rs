@@ -1,5 +1,5 @@
-//! Tasks in the formats of other programs. Each dialect says what its fields are called here; what has no counterpart stays
-//! in `metadata`, and is told.
+//! Tasks in the formats of other programs. Each dialect maps its fields to keys of a task; a field without a counterpart stays
+//! in `metadata`, and a note says so.
 
 #![expect(clippy::unnecessary_wraps, reason = "the rules of all dialects have one form")]
 
@@ -29,7 +29,7 @@ const IS_UNKNOWN: &str = "is no key of a task";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaskDialect {
-    /// Those of [`Task`](crate::Task).
+    /// The format of [`Task`](crate::Task).
     Toolcrib,
     /// `task_id`, `task_question`, `ground_truth`.
     MiroThinker,
@@ -109,10 +109,10 @@ pub(super) struct DialectRules {
     pub finish: fn(&mut TaskDraft<'_>) -> Result<(), String>,
 }
 
-/// What is found out about the tasks of a file.
+/// Findings about the tasks of a file.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// What is told, and how many tasks it is true of.
+    /// Notes, and the number of tasks that each is true of.
     pub told: IndexMap<String, usize>,
     /// The notes about fields that are no keys of a task.
     unknown: HashMap<String, String>,
@@ -129,7 +129,7 @@ impl Notes {
     }
 }
 
-/// What the fields of a file are called here.
+/// Mapping from the fields of a file to keys of a task.
 pub(super) struct FieldNames<'a> {
     /// The key of a task that a field stands for.
     pub key: &'a dyn Fn(&str) -> Option<String>,
@@ -139,9 +139,9 @@ pub(super) struct FieldNames<'a> {
 
 /// A task on its way from another format.
 pub(super) struct TaskDraft<'a> {
-    /// What it has of the keys of a task.
+    /// Keys of a task, with their values.
     pub task: Map<String, Value>,
-    /// What has no key here.
+    /// Fields that have no key.
     pub metadata: Map<String, Value>,
     /// Paths of files are relative to it.
     pub folder: &'a Path,

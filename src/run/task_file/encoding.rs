@@ -1,5 +1,5 @@
-//! The text of a file of tasks: UTF-8, or UTF-16 with a byte order mark, as Excel writes "Unicode text". What is neither is
-//! named with what it seems to be.
+//! The text of a file of tasks: UTF-8, or UTF-16 with a byte order mark, as Excel writes "Unicode text". For anything else the
+//! error names the likely format.
 
 /// Byte order marks of UTF-16.
 const LITTLE: &[u8] = &[0xff, 0xfe];
@@ -32,7 +32,7 @@ pub(in crate::run) fn decode(bytes: Vec<u8>) -> Result<String, String> {
     decoded.map_err(|_| "it begins like UTF-16, and is not: save it as UTF-8".to_owned())
 }
 
-/// What is wrong with bytes that are not UTF-8, of which the first line has the number `line`.
+/// Describes why `bytes` are not UTF-8; their first line has the number `line`.
 pub(in crate::run) fn complaint(bytes: &[u8], line: usize) -> String {
     if bytes.starts_with(b"PK\x03\x04") {
         return "it is a workbook of Excel or another zip archive: export it as CSV (UTF-8)".to_owned();

@@ -39,7 +39,7 @@ pub(super) struct Record {
     pub value: Result<Value, String>,
 }
 
-/// What is wrong with a file, and the line.
+/// A mistake in a file, and its line.
 #[derive(Debug)]
 pub(super) struct FormatError {
     pub line: usize,

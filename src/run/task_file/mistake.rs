@@ -79,8 +79,7 @@ fn syntax(line: &str, error: &serde_json::Error) -> String {
     format!("not JSON at column {column}:{found}: {why}")
 }
 
-/// What the parser says of JSON that is no task and in which nothing is amiss. The line of the text that it was given
-/// is always 1.
+/// Words of the parser about valid JSON that is no task. The line in its message is left out: it is always 1.
 fn plain(error: &serde_json::Error) -> String {
     let words = error.to_string().replace(" at line 1 column ", " at column ");
     match words.strip_prefix("duplicate field ") {

@@ -17,7 +17,7 @@ use crate::{
     task::{DefaultScore, Task},
 };
 
-/// Which field of a file is which key of a task, as in `input=prompt,target=answer`.
+/// Mapping from keys of a task to fields of a file, as in `input=prompt,target=answer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskFields(Vec<(String, String)>);
 

@@ -123,8 +123,8 @@ fn read(name: &str, format: TaskFormat, text: &str) -> (Vec<Task>, TaskFileNotes
     parse_text(name, text, home.path(), &options).unwrap()
 }
 
-/// As `records` of `inspect_ai.dataset.json_dataset` are read: see `read_choices`, `read_files`, `read_target` and the metadata
-/// in `_util.py` of inspect_ai 0.3.285.
+/// Reads samples as `records` of `inspect_ai.dataset.json_dataset` does: see `read_choices`, `read_files`, `read_target` and
+/// the metadata in `_util.py` of inspect_ai 0.3.285.
 #[test]
 fn samples_of_inspect_are_read_in_their_true_form() {
     let text = r#"[

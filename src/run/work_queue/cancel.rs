@@ -8,7 +8,7 @@ use crate::{
     task::{Task, TaskReport, sample_name},
 };
 
-/// What [`WorkQueue::cancel`] did.
+/// Result of [`WorkQueue::cancel`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cancellation {

@@ -1,4 +1,4 @@
-//! What goes on in a store: its workers, and its runs.
+//! Overview of a store: its workers, and its runs.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -41,7 +41,7 @@ impl HeldTask {
         Self { run: run.to_owned(), id: id.to_owned(), lease, stop, is_cancelled: AtomicBool::new(false) }
     }
 
-    /// What it is called in the events of this worker: unlike the tasks of other runs.
+    /// Its name in the events of this worker, unlike the tasks of other runs.
     pub(super) fn local_name(&self) -> String {
         format!("{}/{}", self.run, self.id)
     }

@@ -24,7 +24,7 @@ use crate::{
 /// How often a worker writes its entry.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// What stays the same of a worker, and its place in the registry.
+/// Constant facts about a worker, and its place in the registry.
 pub(super) struct Registration {
     worker: String,
     host: String,

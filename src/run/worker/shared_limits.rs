@@ -1,4 +1,4 @@
-//! The part of the limits of its endpoints that this worker has: the rest belongs to other workers.
+//! The part of the limits of its endpoints that belongs to this worker: the rest belongs to other workers.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,7 +13,7 @@ use crate::{
     store::nats::{GONE, RegistryEntry},
 };
 
-/// What a worker claims, by endpoint.
+/// The claims of a worker, by endpoint.
 pub(super) type Claims = BTreeMap<String, EndpointClaim>;
 
 /// After so long without its own entry a worker sends no requests: others may soon take it for gone.
@@ -33,9 +33,9 @@ pub(super) struct SharedLimits {
 
 struct SharedEndpoint {
     endpoint: LimitedEndpoint,
-    /// What was written last.
+    /// The claim in the last entry that was written.
     claims: EndpointLimits,
-    /// What counts now, never more than what was written.
+    /// The limits in force now, never more than those claimed.
     in_force: EndpointLimits,
 }
 
@@ -81,8 +81,8 @@ impl SharedLimits {
         self.is_complete = false;
     }
 
-    /// What the worker claims in the entry that it writes now; more than before only where it `may_grow`. `age` is that of
-    /// what was written at a time.
+    /// The claims for the entry that the worker writes now. They exceed those in force only if it `may_grow`. `age` tells how
+    /// long ago an entry was written.
     pub(super) fn claim(&mut self, may_grow: bool, age: impl Fn(i64) -> Duration) -> Claims {
         self.others.retain(|_, other| age(other.written) < GONE);
         self.sent = Some(Instant::now());
@@ -147,7 +147,7 @@ impl SharedLimits {
     }
 }
 
-/// What others have claimed of an endpoint.
+/// The claims of other workers on an endpoint.
 fn of_endpoint<'a>(others: &'a HashMap<String, OtherWorker>, id: &str) -> Vec<(&'a str, EndpointClaim)> {
     let claims = others.iter();
     claims.filter_map(|(worker, other)| Some((worker.as_str(), *other.endpoints.get(id)?))).collect()

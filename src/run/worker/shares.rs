@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::llm::EndpointLimits;
 
-/// What a worker writes of an endpoint: the limits in its configuration, and what it claims of them.
+/// A worker's entry about an endpoint: the limits in its configuration, and its claim on a part of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EndpointClaim {
     pub limits: EndpointLimits,
     pub claims: EndpointLimits,
 }
 
-/// What the worker `own` may claim of an endpoint beside the claims of `others`, by the names of the workers. Nothing where
-/// there is no limit.
+/// The part of an endpoint that the worker `own` may claim beside the claims of `others`, which are named by worker. Nothing
+/// where there is no limit.
 pub(super) fn allowed(own: (&str, EndpointLimits), others: &[(&str, EndpointClaim)]) -> EndpointLimits {
     let of = |part: fn(&EndpointLimits) -> Option<u64>| {
         let others = others.iter().filter_map(|(worker, other)| {

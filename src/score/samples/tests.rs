@@ -15,7 +15,7 @@ struct Table {
     intervals: Vec<Interval>,
 }
 
-/// Of each task its judged samples: number, whether it passed, its answer.
+/// The judged samples of each task: number, whether it passed, its answer.
 #[derive(Deserialize)]
 struct Run {
     k: u32,

@@ -28,7 +28,7 @@ pub(super) struct AcceptedTools {
     pub(super) tools: Arc<[Tool]>,
     /// How it differs from the last one that was remembered, if there is such a one and it does.
     pub(super) changes: Option<ToolChanges>,
-    /// What is odd about the list, and where.
+    /// Oddities of the list, each with its place.
     pub(super) oddities: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl ToolListCheck {
         }
     }
 
-    /// What stands in the way of a list, without secrets that a server may have put into it.
+    /// Text of the reason why a list was not accepted, with secrets hidden that a server may have put into it.
     pub(super) fn shown(&self, cause: &Cause) -> String {
         self.secrets.hide(&format!("{cause:?}"))
     }
@@ -108,7 +108,7 @@ fn without_twins(tools: &mut Arc<[Tool]>) -> Vec<String> {
     twins
 }
 
-/// What is told of the names that were listed more than once.
+/// The oddity of a list in which names occur more than once. `None`: there is no such name.
 fn told_twins(twins: &[String]) -> Option<String> {
     let tool = twins.first()?;
     let others = match twins.len() - 1 {

@@ -1,4 +1,4 @@
-//! What a server says of itself, read member by member: the answers to `initialize` and to `server/discover`.
+//! Reads the answers to `initialize` and to `server/discover` member by member.
 
 use rmcp::model::ProtocolVersion;
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// Characters of what a server writes in place of a revision.
 const MAX_VERSION: usize = 40;
 
-/// What a session needs to know of its server.
+/// Facts about a server that a session needs.
 #[derive(Debug)]
 pub(in crate::session) struct ServerFacts {
     /// The revision that both sides speak.
@@ -25,21 +25,21 @@ pub(in crate::session) struct ServerFacts {
     pub(in crate::session) tools: Declared,
     /// The lists whose changes it tells of, by their names in a subscription.
     pub(in crate::session) told_lists: Vec<&'static str>,
-    /// What of its answer was taken for something else than it is, and where.
+    /// Members of its answer that had to be reinterpreted, each with its place.
     pub(in crate::session) oddities: Vec<String>,
 }
 
-/// What a server says about having something.
+/// Whether a server declares a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::session) enum Declared {
     Yes,
     No,
-    /// Nothing, or nothing that can be read: it has to be asked.
+    /// Nothing is declared, or nothing readable: the server has to be asked.
     Unsaid,
 }
 
 impl ServerFacts {
-    /// Of a result of `method`, which speaks `version`.
+    /// Reads the facts from the result of `method` of a server that speaks `version`.
     pub(in crate::session) fn of(hello: &RawObject, version: ProtocolVersion, method: &str) -> Self {
         let mut oddities = Vec::new();
         let capabilities = capabilities(hello.get("capabilities"), method, &mut oddities);
@@ -60,7 +60,7 @@ impl ServerFacts {
     }
 }
 
-/// What is declared, `null` for what is not said. A list of names declares them.
+/// The declared capabilities; absent ones read as `null`. A list of names in place of an object declares these names.
 fn capabilities(raw: Option<&RawValue>, method: &str, oddities: &mut Vec<String>) -> RawObject {
     RawObject::parse(raw).unwrap_or_else(|_| {
         let raw = raw.map_or("null", RawValue::get);
@@ -136,7 +136,7 @@ pub(super) fn supported_versions(hello: &RawObject) -> Vec<String> {
     }
 }
 
-/// As much of a value as a message shows.
+/// The beginning of a value, as long as a message shows it.
 pub(in crate::session) fn excerpt(text: &str) -> String {
     beginning(text, MAX_VERSION)
 }

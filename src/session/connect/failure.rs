@@ -59,7 +59,7 @@ pub(in crate::session) struct BadAnswer {
     pub(in crate::session) code: ErrorCode,
     /// Continues the sentence "server X ...".
     pub(in crate::session) what: &'static str,
-    /// In the server's words.
+    /// The reason in the server's words.
     pub(in crate::session) why: String,
     pub(in crate::session) help: Option<String>,
 }
@@ -91,7 +91,7 @@ impl Failure {
         Self { phase, code, what, causes, stderr_tail, help, unset_variable, left_at_probe: false }
     }
 
-    /// Nothing was started.
+    /// A failure before any process was started.
     pub(super) fn spawn(what: String, help: Option<String>) -> Self {
         let failure = Self::new(Phase::Spawn, ErrorCode::SpawnFailed, "could not be started".to_owned());
         Self { causes: vec![what], help, ..failure }
@@ -272,19 +272,19 @@ impl Failure {
         self.code
     }
 
-    /// What happened, in one line.
+    /// The failure in one line.
     pub(super) fn in_short(&self) -> &str {
         &self.what
     }
 
-    /// Without `secrets`: much of it is in the words of servers and libraries.
+    /// Hides `secrets` in the failure: much of its text comes from servers and libraries.
     pub(super) fn without(mut self, secrets: &Secrets) -> Self {
         let Self { what, causes, stderr_tail, help, .. } = &mut self;
         secrets.hide_each(std::iter::once(what).chain(causes).chain(stderr_tail).chain(help));
         self
     }
 
-    /// With the server's name.
+    /// Adds the server's name.
     pub(in crate::session) fn named(self, server: ServerName) -> ServerError {
         let mut error = ServerError::new(server, self.phase, self.code, self.what);
         error.causes = self.causes;
@@ -344,13 +344,14 @@ pub(in crate::session) fn seconds(time: Duration) -> String {
     }
 }
 
-/// What to do about a bound that a server died of, in the words of [`Process::exceeded`].
+/// Advice for a server that exceeded a resource limit and died, in the words of [`Process::exceeded`].
 fn bound(exceeded: &str) -> Option<String> {
     let key = ["memory_max", "processes_max"].into_iter().find(|key| exceeded.contains(key))?;
     Some(format!("raise `{key}`"))
 }
 
-/// What to do about it, by its kind and by what the last words usually mean. `said`: it has written something.
+/// Advice for a failure, by its kind and by the usual meaning of the last stderr lines. `said`: the server has written
+/// something.
 fn help(code: ErrorCode, stderr: &[String], said: bool, config: Option<&ServerConfig>) -> Option<String> {
     let known = match code {
         // It ran for a while: what it wrote before its last error is not about its end.

@@ -77,7 +77,7 @@ pub(super) fn era_of(version: &ProtocolVersion) -> Era {
 /// The member of `_meta` that names the revision of a request.
 pub(in crate::session) const PROTOCOL_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// What `_meta` of every request of the new era says of a client.
+/// Members of `_meta` that describe the client in every request of the new era.
 pub(in crate::session) fn client_context(identity: &ClientIdentity) -> RawObject {
     let mut meta = RawObject::default();
     meta.write(PROTOCOL_VERSION_KEY, &ProtocolVersion::LATEST);
@@ -93,14 +93,14 @@ pub(in crate::session) fn era_named(version: &str) -> Era {
     known.map_or(Era::Modern, era_of)
 }
 
-/// What the server speaks, cut, and what we do: continues the sentence "the server ...".
+/// Text that continues the sentence "the server ...": the protocol revisions that it speaks, at most ten, and ours.
 pub(in crate::session) fn speaks<'a>(theirs: impl IntoIterator<Item = &'a str>) -> String {
     let theirs: Vec<String> = theirs.into_iter().take(10).map(excerpt).collect();
     let ours: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
     format!("it speaks the revision {} (toolcrib: {})", theirs.join(", "), ours.join(", "))
 }
 
-/// What has come of one of the two requests.
+/// State of one of the two handshake requests.
 pub(in crate::session) enum RequestState {
     /// It was not sent.
     No,
@@ -112,7 +112,7 @@ pub(in crate::session) enum RequestState {
     Refused(Option<String>),
 }
 
-/// What both sides have agreed on.
+/// Outcome of the handshake.
 pub(super) struct Agreement {
     pub(super) facts: Arc<ServerFacts>,
     pub(super) hello: ServerHello,
@@ -201,7 +201,7 @@ fn hello(answer: RpcAnswer) -> Result<RawObject, String> {
     }
 }
 
-/// What has come of `server/discover`.
+/// Evaluates the answer to `server/discover`.
 pub(in crate::session) fn discovered(answer: RpcAnswer) -> RequestState {
     let version = ProtocolVersion::LATEST;
     let Ok(hello) = hello(answer) else { return RequestState::Refused(None) };
@@ -214,7 +214,7 @@ pub(in crate::session) fn discovered(answer: RpcAnswer) -> RequestState {
     RequestState::Refused(told)
 }
 
-/// What has come of `initialize`.
+/// Evaluates the answer to `initialize`.
 pub(in crate::session) fn initialized(answer: RpcAnswer) -> RequestState {
     let hello = match hello(answer) {
         Ok(hello) => hello,

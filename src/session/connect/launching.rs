@@ -71,7 +71,7 @@ async fn connect_reviewed(
     }
 }
 
-/// What the lockfile says of a server's package.
+/// A server's package in the lockfile, and how the server is launched.
 struct Review {
     locked: Package,
     launcher: Launcher,
@@ -173,8 +173,8 @@ async fn start(
     Ok(connection)
 }
 
-/// What is known of `spec`, and what is to be started in its place. `None` when it is no runner, or always to be
-/// left to it.
+/// The launch that is known for `spec`, and the program that is started directly in its place. `None`: the command is not a
+/// package runner, or is always to be left to its runner.
 async fn plan(spec: &StdioConfig, connect_context: &ConnectContext) -> Option<(Launch, Option<StdioConfig>)> {
     // Of many servers that start at once, those that have no runner are not to wait for a thread each.
     if !connect_context.launcher.concerns(spec) {

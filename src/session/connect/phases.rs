@@ -21,10 +21,10 @@ pub struct Phases {
     /// Creating the process or connection; of a forked server the fork.
     #[serde(with = "crate::task::millis::plain")]
     pub spawn: Duration,
-    /// From then until the first byte of an answer: the server's own boot.
+    /// Time from then until the first byte of an answer: the server's own boot.
     #[serde(with = "crate::task::millis::plain")]
     pub first_byte: Duration,
-    /// From then until both agreed on the protocol.
+    /// Time from then until both agreed on the protocol.
     #[serde(with = "crate::task::millis::plain")]
     pub handshake: Duration,
     /// Reading all pages of the tool list.
@@ -38,7 +38,7 @@ impl Phases {
         self.queue + self.template + self.spawn + self.first_byte + self.handshake + self.list
     }
 
-    /// Those in which the server itself was started.
+    /// Sum of the phases in which the server itself was started, without waits for a slot or a template.
     pub(crate) fn took(&self) -> Duration {
         self.spawn + self.first_byte + self.handshake + self.list
     }
@@ -109,7 +109,7 @@ impl PhaseClock {
         trace::phase("list", self.listed.duration_since(self.agreed));
     }
 
-    /// Without the first wait for a slot, which comes before.
+    /// The phases so far, without the first wait for a slot, which comes before.
     pub(super) fn phases(&self) -> Phases {
         let first_byte = *self.first_byte.get().unwrap_or(&self.agreed);
         Phases {

@@ -8,7 +8,7 @@ use crate::{
     launch::Runner,
 };
 
-/// What to look at first. A wall is the likeliest reason, and what the server says seldom names it.
+/// Advice for a failed start in a sandbox. The sandbox is the likeliest reason, and what the server says seldom names it.
 pub(super) fn advice(code: ErrorCode, config: &ServerConfig, stderr: &[String]) -> Option<String> {
     let Endpoint::Stdio(spec) = &config.endpoint else { return None };
     let sandbox = spec.sandbox.as_ref()?;
@@ -61,7 +61,7 @@ fn below(folders: &[PathBuf], path: &Path) -> bool {
     folders.iter().any(|folder| path.starts_with(folder) || path.starts_with(real(folder)))
 }
 
-/// What a package runner lacks: a cache of its own, or its registry.
+/// Advice about what a package runner lacks in its sandbox: a cache of its own, or its registry.
 fn of_runner(spec: &StdioConfig, sandbox: &Sandbox, stderr: &[String]) -> Option<String> {
     let runner = Runner::of(&spec.command, &spec.args)?.name;
     let caches: &[(&str, &str)] = match runner {

@@ -1,5 +1,5 @@
-//! Connects to a server that may be forked from a template: a start that is not what an ordinary one is, is followed by an ordinary
-//! one.
+//! Connects to a server that may be forked from a template. A forked server that fails, or differs from one started the
+//! ordinary way, is replaced by an ordinary start.
 
 use std::{
     collections::HashSet,
@@ -35,10 +35,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A start waits for templates at most this part of its own limit.
 const PATIENCE: u32 = 2;
 
-/// What a start knows of itself.
+/// Hints that a start gets from the manager.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct StartHints<'a> {
-    /// What earlier starts of the server took.
+    /// Duration of earlier starts of the server. `None`: it is not known.
     pub(crate) takes: Option<Duration>,
     /// Its turn among them.
     pub(crate) turn: Option<&'a dyn StartTurn>,
@@ -49,18 +49,18 @@ pub(super) struct Spawning<'a> {
     planned: Arc<Planned>,
     turn: Option<&'a dyn StartTurn>,
     is_forked: AtomicBool,
-    /// Why not.
+    /// The reason why it was not forked.
     why: Mutex<Option<Why>>,
     waits: Mutex<Waits>,
     _under_way: Counted,
 }
 
-/// What processes of one start have waited for.
+/// Time that the processes of one start have waited.
 #[derive(Clone, Copy, Default)]
 struct Waits {
-    /// For a slot, after the last one has waited for a template in vain.
+    /// Wait for a slot, after the last one has waited for a template in vain.
     queue: Duration,
-    /// For templates and slots, all of them together: the clock of a start runs without these.
+    /// Sum of the waits for templates and slots: the clock of a start runs without these.
     all: Duration,
 }
 

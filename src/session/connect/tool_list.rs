@@ -29,7 +29,7 @@ const MAX_TOOLS: usize = 10_000;
 const MAX_BYTES: usize = 4 << 20;
 /// Values in one server's tools: they cost more memory than their bytes do.
 const MAX_VALUES: usize = 200_000;
-/// What is told of one list, at most.
+/// Oddities that are reported of one list, at most.
 const MAX_ODDITIES: usize = 20;
 /// How long a server that does not say whether it has tools may take to list them.
 const UNSAID: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ const MAX_RESUBSCRIBE: Duration = Duration::from_secs(60);
 /// The tools of one server as last listed.
 pub(in crate::session) struct ToolList {
     now: Mutex<Listed>,
-    /// Has it read again.
+    /// Requests a new reading of the list.
     wanted: Notify,
     /// How often it was read again, with or without success.
     reads: watch::Sender<u64>,
@@ -59,7 +59,7 @@ pub(in crate::session) struct ToolList {
     refused: CancellationToken,
 }
 
-/// One list.
+/// A list, with its version.
 #[derive(Clone)]
 pub(in crate::session) struct Listed {
     /// How often it has changed.
@@ -85,7 +85,7 @@ impl ToolList {
         &self.refused
     }
 
-    /// Has the list read again, and waits for that. Says whether it is another one now.
+    /// Makes the list be read again, waits for that, and returns whether it has changed.
     pub(in crate::session) async fn read_again(&self) -> bool {
         let before = self.now().times;
         let mut reads = self.reads.subscribe();
@@ -106,7 +106,7 @@ impl ToolList {
 /// A list as it was read.
 pub(super) struct ReadList {
     pub(super) listing: Listing,
-    /// What was left out or taken for something else, and where.
+    /// Entries and members that were left out or reinterpreted, each with its place.
     pub(super) oddities: Vec<String>,
 }
 
@@ -247,8 +247,8 @@ async fn read_when_changed<F: Future<Output = ()>>(
     }
 }
 
-/// In the era of 2026-07-28, the server reports changes as long as a subscription request is open. Those of prompts and
-/// resources are for clients of the gateway.
+/// Subscribes to changes of the lists. In the era of 2026-07-28, the server reports changes as long as a subscription request
+/// is open. Changes of prompts and resources are for clients of the gateway.
 async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &ToolListCheck) {
     if facts.told_lists.is_empty() {
         return;

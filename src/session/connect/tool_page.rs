@@ -21,7 +21,7 @@ pub(in crate::session) struct ToolPage {
     pub(in crate::session) values: usize,
     /// Entries of it.
     pub(in crate::session) entries: usize,
-    /// What was left out or taken for something else, and where.
+    /// Entries and members that were left out or reinterpreted, each with its place.
     pub(in crate::session) oddities: Vec<String>,
 }
 

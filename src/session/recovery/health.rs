@@ -54,11 +54,11 @@ struct StreamFaults {
     junk: StrayMessages,
     samples: Vec<String>,
     unasked: StrayMessages,
-    /// What was wrong with lines in which messages were found anyway.
+    /// Faults of lines in which messages were found anyway.
     mended: Vec<&'static str>,
     /// The last error that named no request.
     unnamed: Option<String>,
-    /// What is odd about what it says of itself, and about its first list.
+    /// Oddities of what the server says of itself, and of its first list.
     said: Vec<String>,
     end: Option<StreamEnd>,
 }
@@ -114,7 +114,7 @@ impl Health {
         Self::over(Some(streams), process.map(|process| process.stderr().clone()), secrets)
     }
 
-    /// What is not to be shown.
+    /// Secrets that must not be shown.
     pub(in crate::session) fn secrets(&self) -> &Secrets {
         &self.0.secrets
     }
@@ -228,7 +228,7 @@ impl Health {
         }
     }
 
-    /// What was wrong in the stream without ending it, one line each.
+    /// Faults of the stream that did not end it, one line each.
     pub(in crate::session) fn oddities(&self) -> Vec<String> {
         let notes = self.notes();
         let junk = notes.samples.first().map(|line| match (&self.0.pipes, notes.junk.count) {
@@ -248,7 +248,7 @@ impl Health {
         junk.into_iter().chain(unasked).chain(notes.unnamed.clone()).chain(mended).collect()
     }
 
-    /// What to do about lines that are no messages, by what they look like.
+    /// Advice about lines that are no messages, by what they look like.
     pub(in crate::session) fn junk_help(&self) -> &'static str {
         let notes = self.notes();
         match notes.samples.first().map(|line| line.trim()) {
@@ -270,7 +270,7 @@ impl Health {
         (bytes > 0).then(|| format!("it wrote {bytes} bytes to stdout without the end of a line"))
     }
 
-    /// What is odd about what it says of itself, and about its first list.
+    /// Oddities of what the server says of itself, and of its first list, with secrets hidden.
     pub(in crate::session) fn oddly_said(&self) -> Vec<String> {
         let said = self.notes().said.clone();
         said.into_iter().map(|what| self.0.secrets.hide(&what)).collect()
@@ -312,8 +312,8 @@ pub(in crate::session) struct AwaitedCall<'a> {
 }
 
 impl AwaitedCall<'_> {
-    /// What may have kept the answer from coming until the limit of the call. A server that has not read a
-    /// byte meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
+    /// Reasons that may have kept the answer from coming within the limit of the call. A server that has not read a byte
+    /// meanwhile, and owes nobody else an answer, is given up: the next caller starts it anew.
     pub(in crate::session) fn overdue(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some((traffic, writer)) = &self.health.0.pipes {

@@ -40,7 +40,7 @@ pub(in crate::session) struct Restarts {
 }
 
 impl Restarts {
-    /// None yet, of a server that speaks `era`.
+    /// A record without restarts, of a server that speaks `era`.
     pub(in crate::session) fn of(era: Era) -> Self {
         Self { era: Some(era), ..Self::default() }
     }
@@ -305,7 +305,7 @@ impl Session {
         self.told(cause, parked)
     }
 
-    /// What callers hear: of a parked server what they hear of one that did not start with the manager.
+    /// The error for callers: a parked server that does not start is reported like one that did not start with the manager.
     fn told(&self, cause: ServerError, parked: bool) -> Error {
         let error = Error::from(cause);
         match parked {

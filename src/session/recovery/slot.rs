@@ -18,11 +18,11 @@ pub(crate) enum State<C, D> {
     Closed,
 }
 
-/// What comes of the wish to replace a connection.
+/// Result of the claim to replace a connection.
 pub(super) enum Claim<C, D> {
     /// There will be none any more.
     Closed,
-    /// Somebody else has replaced it.
+    /// Another caller has replaced it.
     Replaced,
     /// It is down, and not to be tried now.
     Refused,
@@ -35,7 +35,7 @@ impl<C, D> Slot<C, D> {
         Self { state: Mutex::new(State::Ready { generation: 0, connection }) }
     }
 
-    /// Without a connection yet: the first one will be generation 1.
+    /// Creates a slot without a connection: the first one will be generation 1.
     pub(super) fn empty(down: D) -> Self {
         Self { state: Mutex::new(State::Down { generation: 0, down }) }
     }

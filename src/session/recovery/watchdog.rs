@@ -12,7 +12,7 @@ use crate::session::{
     transport::{Transport, question},
 };
 
-/// What there is to wait for.
+/// The condition that the watchdog waits for.
 enum WatchdogWait {
     /// A live connection: its end, or its silence.
     Live { generation: u64, gone: CancellationToken, transport: Transport, era: Era, tools: Arc<ToolList> },
@@ -24,7 +24,7 @@ enum WatchdogWait {
     Closed,
 }
 
-/// What is to be done.
+/// The action that is due.
 enum WatchdogAction {
     /// A generation is dead, or is to be taken for it.
     Restart(u64, Option<RestartReason>),

@@ -1,10 +1,10 @@
-//! What a body is, by its first bytes rather than by the type that it is said to have.
+//! Tells the form of a body by its first bytes rather than by its declared content type.
 
 use super::http::{EVENTS, JSON};
 
 pub(super) const BOM: &[u8] = "\u{feff}".as_bytes();
 
-/// What a body is.
+/// Form of a body.
 pub(super) enum BodyForm {
     Json,
     Events,
@@ -13,7 +13,7 @@ pub(super) enum BodyForm {
 }
 
 impl BodyForm {
-    /// By its first bytes, and by the type that it is said to have if these do not tell.
+    /// Tells the form by the first bytes, and by the declared type if these do not tell.
     pub(super) fn of(first: &[u8], kind: Option<&str>) -> Self {
         Self::shown(first).unwrap_or(match kind {
             Some(EVENTS) => Self::Events,
@@ -22,7 +22,7 @@ impl BodyForm {
         })
     }
 
-    /// By its first bytes alone.
+    /// Tells the form by the first bytes alone.
     pub(super) fn shown(first: &[u8]) -> Option<Self> {
         let first = first.strip_prefix(BOM).unwrap_or(first).trim_ascii_start();
         let is_field = |field: &&[u8]| first.starts_with(field);

@@ -1,4 +1,4 @@
-//! A refusal for want of authorization: what the server says, and what of the configuration it has refused.
+//! A refusal for want of authorization: the words of the server, and the credentials of the configuration that it refused.
 
 use hyper::{
     HeaderMap, StatusCode,
@@ -18,9 +18,9 @@ pub(super) struct Challenge {
     pub(super) status: StatusCode,
     /// All headers `WWW-Authenticate`, joined with commas.
     pub(super) wants: String,
-    /// What the body says.
+    /// Words in the body of the answer.
     said: String,
-    /// What of the configuration vouched for us, in words.
+    /// Names of the configured credentials that the request had.
     configured: Vec<String>,
 }
 
@@ -31,14 +31,15 @@ impl Challenge {
         answer.status == StatusCode::UNAUTHORIZED || (answer.status == StatusCode::FORBIDDEN && has_header)
     }
 
-    /// Of an answer that says so, to a request to `url` with these headers of the configuration.
+    /// The challenge in `answer`, for which [`Challenge::is_in`] holds. The request went to `url` with these configured
+    /// headers.
     pub(super) fn new(answer: &HttpAnswer, said: String, url: &Url, headers: &HeaderMap) -> Self {
         let wants = answer.headers.get_all(WWW_AUTHENTICATE).iter();
         let wants: Vec<_> = wants.map(|wants| String::from_utf8_lossy(wants.as_bytes())).collect();
         Self { status: answer.status, wants: wants.join(", "), said, configured: configured(url, headers) }
     }
 
-    /// What its body says.
+    /// The words in the body of the answer.
     pub(super) fn said(&self) -> &str {
         &self.said
     }
@@ -48,7 +49,7 @@ impl Challenge {
         !self.configured.is_empty()
     }
 
-    /// Which part of the configuration that is: continues the sentence "it refuses ...".
+    /// The refused part of the configuration: continues the sentence "it refuses ...".
     pub(super) fn configured(&self) -> Option<String> {
         self.is_about_configured().then(|| format!("{} of the configuration", self.configured.join(" and ")))
     }
@@ -91,7 +92,7 @@ impl std::fmt::Display for Challenge {
     }
 }
 
-/// What of a configuration vouches for us, in words without its values.
+/// Names of the configured credentials, without their values.
 fn configured(url: &Url, headers: &HeaderMap) -> Vec<String> {
     let vouches = |name: &str| {
         let name = name.to_ascii_lowercase();

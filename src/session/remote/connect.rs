@@ -59,10 +59,10 @@ const TOLD_LIMIT: Duration = Duration::from_secs(5);
 /// A session that stands.
 pub(in crate::session) struct Opened {
     pub(in crate::session) session: RemoteSession,
-    /// What the server says of itself.
+    /// Facts from the server's answer to the handshake.
     pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) changed: Arc<Notify>,
     /// Cancelled at the end of the session.
     pub(in crate::session) gone: CancellationToken,
@@ -91,7 +91,7 @@ impl<'a> Remote<'a> {
         Self::with((endpoint, authorizer), http, parts, client)
     }
 
-    /// As [`Remote::new`], with the parts that it needs of what connections share.
+    /// Builds a client like [`Remote::new`], from parts in place of a [`ConnectContext`].
     pub(super) fn with(
         (endpoint, authorizer): (&'a HttpEndpoint, Option<Arc<Authorizer>>),
         clients: &HttpClients,
@@ -320,7 +320,7 @@ impl From<RemoteFailure> for Start {
 }
 
 impl Start {
-    /// With what the server said before of what it speaks.
+    /// Converts it to a cause. `versions` describes the revisions that the server named before, if it did.
     fn into_cause(self, versions: NotModern, url: &url::Url) -> Cause {
         let cause = match self {
             Self::Failed(failure) => failure.into_cause(url),
@@ -333,7 +333,7 @@ impl Start {
     }
 }
 
-/// What a refusal of `server/discover` says of a server.
+/// Meaning of a server's refusal of `server/discover`.
 enum Verdict {
     /// It speaks the version that it was asked in, after all.
     Again,

@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) writer: RequestWriter,
     pub(super) sink: MessageSink,
     pub(super) gone: CancellationToken,
-    /// What every request says of the session, once that is known.
+    /// Headers that every request has, once they are known: the protocol version, and the session below.
     pub(super) version: OnceLock<HeaderValue>,
     pub(super) session: OnceLock<HeaderValue>,
     /// Where messages go, if not to the address of the server.
@@ -79,7 +79,7 @@ pub(super) struct Connection {
     pub(super) health: Health,
     tap: WireLog,
     truncator: Truncator,
-    /// What the server's requests cost that have no answer yet.
+    /// Bytes held for requests of the server that are not answered yet.
     owed: AtomicUsize,
     outbox: Mutex<Outbox>,
     /// Notified when nothing waits in it any more.
@@ -93,20 +93,20 @@ pub(super) struct Connection {
 struct Outbox {
     messages: VecDeque<(Vec<u8>, Option<Counting>)>,
     bytes: usize,
-    /// Somebody sends them.
+    /// A task is sending them.
     sending: bool,
 }
 
 /// Where a message came in.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Origin {
-    /// On the stream of this request of ours.
+    /// The request of ours whose stream it came on.
     pub(super) request: Option<i64>,
-    /// Which is a forwarded one with this number.
+    /// The number of that request, if it is a forwarded one.
     pub(super) exchange: Option<u64>,
 }
 
-/// What a connection is opened with.
+/// Parts that a connection is built from.
 #[derive(Clone)]
 pub(super) struct ConnectionParts {
     pub(super) http: RemoteHttp,
@@ -290,7 +290,7 @@ impl Connection {
         Err(RemoteFailure::Ended)
     }
 
-    /// Has a request of the server's answered.
+    /// Has a request of the server answered.
     fn asked(
         self: &Arc<Self>,
         id: Box<RawValue>,

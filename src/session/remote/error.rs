@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What to do about an address where something else than an MCP server answers.
+/// Advice for an address where something other than an MCP server answers.
 const WRONG_ADDRESS: &str =
     "check the path of `url`, often /mcp or /sse: something else than an MCP server answers there";
 
@@ -51,7 +51,7 @@ pub(super) enum RemoteFailure {
 #[derive(Debug)]
 pub(super) struct StatusAnswer {
     pub(super) status: StatusCode,
-    /// What its body says.
+    /// Words in the body of the answer.
     pub(super) said: String,
     /// The wait that it asks for, as it is written, and how often the request was sent.
     pub(super) wait: Option<(String, u32)>,
@@ -116,7 +116,7 @@ impl RemoteFailure {
         matches!(self, Self::Status(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// In words, for a server at `url`.
+    /// Describes the failure of a server at `url`.
     pub(super) fn words(&self, url: &Url) -> String {
         match self {
             Self::NotSent => "the connection had ended".to_owned(),
@@ -128,7 +128,7 @@ impl RemoteFailure {
         }
     }
 
-    /// For a request of the server at `url`.
+    /// Converts the failure of a request to the server at `url`.
     pub(super) fn into_no_reply(self, url: &Url) -> NoReply {
         let why = self.words(url);
         match self {
@@ -151,7 +151,7 @@ impl RemoteFailure {
         }
     }
 
-    /// For a connection that does not come to stand.
+    /// Converts the failure of a connection attempt.
     pub(super) fn into_cause(self, url: &Url) -> Cause {
         match &self {
             Self::NotSent | Self::Ended => Cause::Closed,
@@ -218,7 +218,7 @@ fn bad_answer(answer: &StatusAnswer, why: String) -> BadAnswer {
     BadAnswer { code, what, why, help: Some(help.to_owned()) }
 }
 
-/// What to do about an address to which there is no connection, if the reason is known.
+/// Advice for an address that no connection could be made to, if the reason is known.
 fn unreachable_help(why: &str, url: &Url) -> Option<String> {
     let has = |parts: &[&str]| parts.iter().any(|part| why.contains(part));
     let help = if url.scheme() == "https" && has(&["InvalidContentType", "corrupt message", "wrong version"])
@@ -237,7 +237,7 @@ fn unreachable_help(why: &str, url: &Url) -> Option<String> {
     Some(help.to_owned())
 }
 
-/// What access a user has to give.
+/// The access that a user has to provide.
 fn missing_access(error: &OauthError, challenge: Option<&Challenge>) -> MissingAccess {
     let help = match challenge {
         Some(challenge) if challenge.wants_no_token() => {
@@ -252,7 +252,7 @@ fn missing_access(error: &OauthError, challenge: Option<&Challenge>) -> MissingA
     MissingAccess { why, help: help.unwrap_or_default() }
 }
 
-/// What is to be done about a refusal that no login of ours can answer.
+/// Advice about a refusal that a login cannot answer.
 fn challenged(challenge: &Challenge, url: &Url) -> MissingAccess {
     let origin = origin_of(url.as_str());
     match challenge.configured() {

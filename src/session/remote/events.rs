@@ -44,7 +44,7 @@ impl EventStream {
         Self::after(answer, &[])
     }
 
-    /// Of an answer whose first bytes were read.
+    /// Creates the stream of an answer whose first bytes were read already.
     pub(super) fn after(answer: HttpAnswer, first: &[u8]) -> Self {
         let (parser, ready) = Default::default();
         let mut stream = Self { answer, parser, ready, turn: first.len(), over: false };

@@ -54,7 +54,7 @@ const MAX_BUSY_PAUSE: Duration = Duration::from_secs(30);
 /// How long requests wait for that head: for a server that sends it with the first event they must not wait.
 const LISTENING_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is read of a page.
+/// Bytes of a web page that are read, at most.
 const MAX_PAGE: usize = 64 << 10;
 
 /// A request to be sent.
@@ -135,9 +135,9 @@ impl Drop for OpenRequest<'_> {
 
 /// How the reading of a stream ended.
 pub(super) enum Read {
-    /// With the answer.
+    /// It ended with the answer.
     Answered,
-    /// Without it.
+    /// It ended without the answer.
     Ended,
 }
 
@@ -145,11 +145,11 @@ pub(super) enum Read {
 #[derive(Default)]
 pub(super) struct Resumption {
     pub(super) last_id: Option<String>,
-    /// As the server says.
+    /// The wait before a new attempt that the server asks for (`retry` in an event stream).
     pub(super) retry: Option<Duration>,
     /// Times that it was asked for without an event.
     pub(super) fruitless: u32,
-    /// What it held last that is no message.
+    /// The last data in the stream that was not a message.
     said: String,
 }
 

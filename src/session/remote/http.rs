@@ -43,7 +43,7 @@ const ERROR_LIMIT: Duration = Duration::from_secs(2);
 /// Why a request got no answer that can be looked at.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpFailure {
-    /// None at all, or not all of it.
+    /// No answer, or not all of it.
     #[error(transparent)]
     Unanswered(#[from] RequestError),
     /// A redirect to another path of the server.
@@ -76,7 +76,7 @@ pub(super) struct RemoteHttp(Arc<RemoteHttpState>);
 
 struct RemoteHttpState {
     url: Url,
-    /// As configured.
+    /// Headers of the configuration.
     headers: HeaderMap,
     pooled: HttpClient,
     unpooled: HttpClient,
@@ -88,7 +88,7 @@ struct RemoteHttpState {
     moved: Mutex<Option<Url>>,
     /// The server was complained about for its stream of notices. All connections to it share this.
     warned: Warned,
-    /// Has the tokens of the server, unless the configuration has its credentials.
+    /// Holds the tokens of the server, unless the configuration has its credentials.
     authorizer: Option<Arc<Authorizer>>,
 }
 
@@ -146,7 +146,7 @@ impl RemoteHttp {
         self.0.stalls.store(stalls, Relaxed);
     }
 
-    /// What reads answers to their ends.
+    /// The tasks that read answers to their ends.
     pub(super) fn rests(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
         self.0.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }

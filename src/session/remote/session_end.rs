@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Longer texts are about something else.
 const MAX_WORDS: usize = 300;
-/// What servers say that do not know a session. Narrow, since a tool may have sessions of its own.
+/// Words of servers that do not know a session. They are narrow, since a tool may have sessions of its own.
 const WORDS: [&str; 38] = [
     "session not found",
     "session id not found",
@@ -48,7 +48,7 @@ const WORDS: [&str; 38] = [
     "expect initialize request",
     "expected initialize request",
 ];
-/// What servers say that say nothing else: with a code or a status of another meaning this is the whole message.
+/// Words that must be the whole message if they come with a code or a status of another meaning.
 const WHOLE: [&str; 18] = [
     "session not found",
     "session id not found",

@@ -33,7 +33,7 @@ use crate::{
     tool::{ServerName, ToolAnnotations},
 };
 
-/// What a server said, with the exchange that it belongs to; requests are answered with what stands here.
+/// Records each message of a server with the exchange that it belongs to; requests get a fixed answer.
 #[derive(Default)]
 struct Heard(Mutex<Vec<(String, Option<u64>)>>);
 

@@ -1,4 +1,4 @@
-//! What an answer that is none says: the words in a body of JSON, in a page, or in plain text, in one short line.
+//! Extracts one short line of words from the body of an answer that is no message: JSON, a page, or plain text.
 
 use encoding_rs::{Encoding, UTF_8};
 use hyper::{HeaderMap, header::CONTENT_TYPE};
@@ -17,7 +17,7 @@ const MAX_WORDS: usize = 4;
 /// The parts of a page that say what it is.
 const PARTS: [&str; 3] = ["title", "message", "h1"];
 
-/// What a text says, by the encoding that its type names.
+/// The words in a body, decoded by the charset of its content type.
 pub(super) fn said(body: &[u8], headers: &HeaderMap) -> String {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let named = kind.split(';').find_map(|part| part.trim().strip_prefix("charset="));
@@ -25,7 +25,7 @@ pub(super) fn said(body: &[u8], headers: &HeaderMap) -> String {
     of_text(&encoding.unwrap_or(UTF_8).decode(body).0)
 }
 
-/// What a text says.
+/// The words in a text.
 pub(super) fn of_text(text: &str) -> String {
     let text = text.trim_start_matches('\u{feff}').trim();
     if text.starts_with('<') {
@@ -56,7 +56,7 @@ fn look(json: &Value, depth: usize, words: &mut Vec<String>) {
     }
 }
 
-/// What a page says of itself: its markup is for browsers.
+/// The words of a web page or of XML; its markup is for browsers.
 fn page(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let kind = if lower.starts_with("<?xml") || lower.starts_with("<error") { "XML" } else { "a web page" };
@@ -72,7 +72,7 @@ fn page(text: &str) -> String {
     }
 }
 
-/// In one line, and cut.
+/// Puts a text on one line, and cuts it.
 fn line(text: &str) -> String {
     beginning(&one_line(text), MAX_TOLD)
 }

@@ -27,7 +27,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// In `folder`, or in `toolcrib-UID/outputs` of the system's folder for temporary files.
+    /// Creates outputs in `folder`, or in `toolcrib-UID/outputs` of the system's folder for temporary files.
     pub(crate) fn new(folder: Option<&Path>) -> Self {
         match folder {
             Some(folder) => Self { folder: folder.into(), private: None },

@@ -18,7 +18,7 @@ const ABOUT: [&str; 7] =
 const TEXT_MEMBERS: [&str; 4] = ["type", "text", "annotations", "_meta"];
 
 impl CallReply {
-    /// Of a result as it was written.
+    /// Decodes a result that is kept as it was written.
     pub(in crate::session) fn decoded(result: &RawValue) -> Self {
         Self::read(result, true)
     }

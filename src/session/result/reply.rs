@@ -41,7 +41,7 @@ pub(in crate::session) enum NoReply {
 #[derive(Debug)]
 pub(in crate::session) struct Refusal {
     pub(in crate::session) status: u16,
-    /// With what the server said.
+    /// The reason, with the server's words.
     pub(in crate::session) why: String,
 }
 

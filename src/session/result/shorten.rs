@@ -58,7 +58,7 @@ pub(super) fn shortened(json: &str, limit: usize, place: &str) -> Option<String>
     Some(short)
 }
 
-/// As much of a text as `most` bytes of JSON hold, with a note.
+/// The beginning of a text that fits into `most` bytes of JSON, with a note about the rest.
 fn cut(raw: &str, most: usize, place: &str) -> String {
     let (mut shown, mut left) = (String::new(), most);
     // Ends early, with an error that says only that.

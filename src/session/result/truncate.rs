@@ -28,19 +28,19 @@ use crate::{config::ServerConfig, json_rpc::RawObject, tool::ServerName};
 pub(in crate::session) const MAX_VALUES: usize = 100_000;
 /// Fields of a result that are not content, such as `_meta`, and longer than this are left out.
 const MAX_FIELD: usize = 64 << 10;
-/// As much as all of them have together.
+/// Bytes that all those fields may have together.
 const MAX_FIELDS: usize = 128 << 10;
 /// Blocks of one result that get a note and a file of their own. What follows shares one.
 const MAX_FILES: usize = 8;
 
-/// What the results of one server may take.
+/// Limits for the results of one server.
 #[derive(Clone)]
 pub(in crate::session) struct Truncator {
     /// Bytes of a result that are passed on.
     pub(in crate::session) limit: usize,
     pub(super) server: ServerName,
     pub(super) outputs: Outputs,
-    /// What it cuts was cut before: a note in it says where the whole is.
+    /// The results were cut before: a note in them says where the whole is.
     pub(super) is_again: bool,
 }
 
@@ -88,7 +88,7 @@ impl Truncator {
     }
 }
 
-/// What may still be passed on.
+/// Bytes and values that may still be passed on.
 struct ByteBudget {
     bytes: usize,
     values: usize,
@@ -161,7 +161,7 @@ struct ResultTruncation<'c> {
 
 /// A block of the content to come.
 enum Block {
-    /// As it was written.
+    /// The block as the server wrote it.
     Whole(String),
     /// A text of ours.
     Text(String),
@@ -238,7 +238,7 @@ impl ResultTruncation<'_> {
         }
     }
 
-    /// As much of a text as fits, up to a whole character, and all of it in a file.
+    /// Keeps as much of a text as fits, up to a whole character, and writes all of it to a file.
     fn cut_text(&mut self, raw: &str, bytes: usize) {
         let room = std::mem::take(&mut self.room.bytes);
         let mut shown = String::with_capacity(room);

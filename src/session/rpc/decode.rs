@@ -20,7 +20,7 @@ const INLINE: usize = 2 << 20;
 /// Longest message that is not a tool result: a page of a tool list, say.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// What a line is.
+/// A decoded line.
 pub(in crate::session) enum Decoded {
     /// An answer to a request of ours.
     Answer(i64, RpcAnswer),
@@ -34,7 +34,7 @@ pub(in crate::session) enum Decoded {
     Notification(String, Option<Box<RawValue>>),
     /// Messages that are to be decoded one by one.
     Several(Mended),
-    /// Not a message; the beginning of it.
+    /// The beginning of a line that is no message.
     Junk(String),
     Blank,
 }
@@ -52,7 +52,7 @@ pub(in crate::session) fn short(line: &[u8]) -> Decoded {
     }
 }
 
-/// As [`short`]; results stay as they are written.
+/// Decodes a line like [`short`], but leaves results as they are written.
 pub(in crate::session) fn undecoded(line: &[u8]) -> Decoded {
     if line.trim_ascii().is_empty() { Decoded::Blank } else { message(line) }
 }
@@ -76,7 +76,7 @@ fn message(line: &[u8]) -> Decoded {
     decoded.unwrap_or_else(|why| mended(line, &why))
 }
 
-/// What there is in a line that is no message, or the end of the call that it answers.
+/// The messages in a line that is not valid JSON-RPC, or the end of the call that it answers.
 fn mended(line: &[u8], why: &str) -> Decoded {
     mend::messages(line).map_or_else(|| malformed(line, why), Decoded::Several)
 }
@@ -332,7 +332,7 @@ fn number(text: &str) -> Option<i64> {
     whole_number(text[..end].trim_ascii())
 }
 
-/// For the fuzz target `message`: a line whole, and as one that was skipped.
+/// Entry of the fuzz target `message`: decodes a line whole, and as one that was skipped.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz(line: &[u8]) {
     let _ = short(line);

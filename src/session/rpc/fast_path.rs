@@ -31,7 +31,7 @@ struct Plain<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     structured_content: Option<&'a RawValue>,
     is_error: Option<bool>,
-    /// Of the revision 2026-07-28.
+    /// `resultType` of the revision 2026-07-28.
     result_type: Option<&'a str>,
     #[serde(rename = "_meta")]
     _meta: Option<Ignored>,
@@ -82,7 +82,7 @@ pub(in crate::session) fn decode(line: &[u8]) -> Option<(i64, ToolResult)> {
     Some((id, tool_result(result)?))
 }
 
-/// As [`decode`], for a line of any length: `None` if the result may be over `limit` bytes, or may hold more values
+/// Decodes a line like [`decode`], at any length. `None` also if the result may be over `limit` bytes, or may hold more values
 /// than are decoded.
 pub(in crate::session) fn decode_large(line: &[u8], limit: usize) -> Option<(i64, ToolResult)> {
     let CallAnswer { jsonrpc: "2.0", id, result } = serde_json::from_slice(line).ok()? else { return None };

@@ -16,7 +16,7 @@ pub(in crate::session) fn pieces<E>(raw: &str, mut give: impl FnMut(&str) -> Res
     if rest.is_empty() { Ok(()) } else { give(rest) }
 }
 
-/// That text as a whole, of a string that is short.
+/// The whole text of a short JSON string.
 pub(in crate::session) fn decoded(raw: &str) -> String {
     let mut text = String::with_capacity(raw.len());
     let done: Result<(), std::convert::Infallible> = pieces(raw, |piece| {

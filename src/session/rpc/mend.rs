@@ -12,7 +12,7 @@ const MAX_BATCH: usize = 1000;
 /// Places at which a message is looked for: each may cost a look at all that follows.
 const MAX_PLACES: usize = 16;
 
-/// What was done to a line, in words that continue "it wrote ...".
+/// Faults that were mended in a line, in words that continue "it wrote ...".
 const NO_UTF8: &str = "bytes that are no UTF-8: U+FFFD stands for them";
 const NOT_A_NUMBER: &str = "NaN or Infinity, which JSON does not have: null stands for them";
 const CONTROL: &str = "control characters inside of texts";
@@ -23,7 +23,7 @@ const BEHIND: &str = "an answer behind other text on its line";
 /// Messages that were found in one line, each of them JSON.
 pub(in crate::session) struct Mended {
     pub(in crate::session) messages: Vec<Vec<u8>>,
-    /// What was wrong with the line. Nothing, for a batch.
+    /// Faults of the line. Empty for a batch.
     pub(in crate::session) faults: Vec<&'static str>,
 }
 

@@ -32,7 +32,7 @@ const LAST: i64 = i32::MAX as i64;
 /// Answered requests whose progress is reported on: they go on as tasks.
 const MAX_TASKS: usize = 1000;
 
-/// What a server answers.
+/// The answer of a server to a request.
 pub(in crate::session) enum RpcAnswer {
     /// The result of a tool call that is text.
     Plain(ToolResult),
@@ -47,7 +47,7 @@ pub(in crate::session) enum RpcAnswer {
 pub(in crate::session) struct RequestProgress {
     /// When its progress was reported last, in microseconds since the connection began; 0 if never.
     progress: AtomicU64,
-    /// Of its line, over stdio.
+    /// Position of its line in the stream to the server, over stdio.
     pub(in crate::session) position: LinePosition,
 }
 
@@ -56,13 +56,13 @@ pub(in crate::session) struct RequestTable {
     began: Instant,
     // Held for a look or a change, never across an await.
     requests: Mutex<Requests>,
-    /// Those whose answers are wanted as they are written.
+    /// Number of open requests whose answers are wanted as they are written.
     raw: AtomicUsize,
 }
 
 struct Requests {
     open: HashMap<i64, Waiting>,
-    /// Who hears of the progress of answered requests that go on as tasks, the oldest first.
+    /// Listeners for the progress of answered requests that go on as tasks, the oldest first.
     tasks: VecDeque<(i64, Listener)>,
     /// Requests that were sent, given up and not answered yet.
     owed: u64,
@@ -79,11 +79,11 @@ pub(in crate::session) struct Waiting {
     /// Hears of its progress.
     pub(in crate::session) listener: Option<Listener>,
     pub(in crate::session) form: AnswerForm,
-    /// Of a forwarded request, its sender's own number.
+    /// The sender's own number of a forwarded request.
     pub(in crate::session) exchange: Option<u64>,
 }
 
-/// Who hears of the progress of a request.
+/// A listener for the progress of a request.
 #[derive(Clone)]
 pub(in crate::session) enum Listener {
     Decoded(ProgressListener),
@@ -100,13 +100,13 @@ pub(crate) type RawListener = Arc<dyn Fn(&RawValue) + Send + Sync>;
 pub(in crate::session) enum AnswerForm {
     /// Decoded where that is quick.
     Decoded,
-    /// As it was written, and cut to the limit of tool results.
+    /// The result as it was written, cut to the limit of tool results.
     RawToolResult,
-    /// As it was written.
+    /// The answer as it was written.
     Raw,
 }
 
-/// What an answer is to those who ask.
+/// How an answer relates to the requests of its connection.
 #[derive(Debug, PartialEq)]
 pub(in crate::session) enum AnswerKind {
     /// It was waited for.
@@ -164,7 +164,7 @@ impl RequestTable {
         }
     }
 
-    /// In which form the answer to a request is wanted. `None`: nobody waits for it.
+    /// The form in which the answer to a request is wanted. `None`: nobody waits for it.
     pub(in crate::session) fn form(&self, id: i64) -> Option<AnswerForm> {
         self.requests().open.get(&id).map(|waiting| waiting.form)
     }

@@ -14,12 +14,12 @@ use crate::{
 /// Writes the requests of one connection.
 #[derive(Default)]
 pub(in crate::session) struct RequestWriter {
-    /// What `_meta` of every request begins with, once both sides know what they speak.
+    /// Members at the beginning of `_meta` in every request, once both sides have agreed on a revision.
     meta: OnceLock<SessionMeta>,
 }
 
 struct SessionMeta {
-    /// As JSON: members, each with its comma behind it.
+    /// The members as JSON text, each with a comma behind it.
     text: String,
     members: RawObject,
 }
@@ -116,7 +116,7 @@ pub(in crate::session) fn bare_request(id: i64, method: &str, params: &impl Seri
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{params}}}").into_bytes()
 }
 
-/// What asks for no answer.
+/// Writes a notification.
 pub(in crate::session) fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
     let params = params.map_or_else(String::new, |params| format!(",\"params\":{params}"));
     let method = json_rpc::raw(&method);

@@ -13,7 +13,7 @@ const MAX_REPLIES: usize = 64 << 10;
 
 /// Bytes of notifications and long replies that wait. What comes on top is dropped: nobody waits for it.
 const MAX_TOLD: usize = 32 << 20;
-/// What a line takes besides its bytes.
+/// Bytes that a line is counted with besides its text.
 const OF_LINE: usize = 128;
 
 /// Lines in the order of their arrival. Those whose callers have stopped waiting are removed.
@@ -33,17 +33,18 @@ pub(super) struct Queue {
 pub(super) struct QueuedLine {
     pub(super) line: Vec<u8>,
     pub(super) kind: Kind,
-    /// What counts it for who sent it.
+    /// Guard that counts the line towards the limit of its sender.
     pub(super) counting: Option<Counting>,
 }
 
-/// What a line is.
+/// Kind of a line.
 pub(super) enum Kind {
     /// A request of ours.
     Request(i64, Arc<RequestProgress>),
     /// An answer to the server.
     Reply(LinePosition),
-    /// That a request of ours is given up. There are no more of them than requests that were sent and have no answer.
+    /// The notice that a request of ours is given up. There are no more of these than requests that were sent and have no
+    /// answer.
     Cancellation(LinePosition),
     Notification(LinePosition),
 }

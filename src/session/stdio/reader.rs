@@ -41,7 +41,7 @@ const EXIT_LAG: Duration = Duration::from_millis(300);
 
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What brings the messages of one server to those who wait for them.
+/// Brings the messages of one server to those who wait for them.
 pub(in crate::session) struct StdioReader {
     reader: LineReader,
     writer: LineWriter,
@@ -110,12 +110,12 @@ impl StdioReader {
         }
     }
 
-    /// For requests.
+    /// The client that sends requests to this server.
     pub(in crate::session) fn client(&self) -> RpcClient {
         self.client.clone()
     }
 
-    /// Is notified when the server says that its tools changed.
+    /// Notified when the server says that its tools changed.
     pub(in crate::session) fn changed(&self) -> Arc<Notify> {
         self.sink.changed.clone()
     }

@@ -49,7 +49,7 @@ struct RpcClientState {
     queue: Mutex<Queue>,
     /// Lines in the queue.
     queued: AtomicUsize,
-    /// Is notified of each of them.
+    /// Notified of each line in the queue.
     arrived: Notify,
 }
 
@@ -307,7 +307,7 @@ impl Default for Sending {
     }
 }
 
-/// What the line of every request begins with, and no other line.
+/// The beginning of the line of a request, which no other line has.
 fn head(id: i64) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"#)
 }

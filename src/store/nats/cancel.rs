@@ -27,12 +27,12 @@ const AT_ONCE: usize = 16;
 /// Tries to change a flag that others change, too.
 const TRIES: usize = 10;
 
-/// Which tasks of a run are to be stopped.
+/// Tasks of a run that are to be stopped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CancelFlag {
     /// All of them.
     all: bool,
-    /// These.
+    /// The tasks to be stopped, if not all.
     tasks: BTreeSet<String>,
 }
 
@@ -42,7 +42,7 @@ impl CancelFlag {
     }
 }
 
-/// What became of a task when its run was cancelled.
+/// The state of a task when its run was cancelled.
 pub(crate) enum Closed {
     /// It is recorded as cancelled.
     Cancelled,

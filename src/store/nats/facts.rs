@@ -1,4 +1,4 @@
-//! What can be learnt of a NATS server without changing anything on it.
+//! Facts that can be learnt of a NATS server without changing anything on it.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use crate::error::Result;
 const ADVISED: [u32; 3] = [2, 12, 0];
 
 #[expect(clippy::struct_excessive_bools, reason = "findings that do not depend on each other")]
-/// What is known of the server of a store.
+/// Facts about the server of a store.
 #[derive(Debug)]
 pub(crate) struct StoreFacts {
     /// Host and port of all servers that were named.
@@ -38,7 +38,7 @@ pub(crate) struct StoreFacts {
     pub jetstream: Option<Result<JetStreamFacts, String>>,
 }
 
-/// What an account may store, and what it does.
+/// Limits and present use of an account.
 #[derive(Debug)]
 pub(crate) struct JetStreamFacts {
     pub used: u64,

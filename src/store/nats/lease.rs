@@ -163,7 +163,7 @@ impl NatsStore {
         self.failed("cannot go on with", &error)
     }
 
-    /// What is published of a record.
+    /// The message that is published for a record: the record itself, or a reference to an object if it is long.
     async fn body(&self, key: &str, entry: &Entry) -> Result<Bytes> {
         let text = serde_json::to_vec(entry).map_err(|error| self.failed("cannot write to", &error))?;
         if text.len() <= LARGEST {
@@ -204,7 +204,7 @@ impl NatsStore {
 /// Why a record was not appended.
 #[derive(Debug)]
 pub(super) enum Append {
-    /// Somebody else has written to the journal.
+    /// Another process has written to the journal.
     Replaced,
     Failed(Error),
 }
@@ -254,7 +254,7 @@ impl NatsLease {
         self.0.store.failed("cannot go on with a task of", &error)
     }
 
-    /// Is cancelled when the task belongs to somebody else.
+    /// Cancelled when the task belongs to another owner.
     pub(crate) fn lost(&self) -> &CancellationToken {
         &self.0.lost
     }
@@ -319,7 +319,7 @@ fn until(asked: Duration, lease: Duration) -> u64 {
 pub(super) enum Taken {
     /// Its revision.
     Ours { nonce: String, revision: u64 },
-    /// Somebody else has it, for so long at least.
+    /// Another owner has it, for so long at least.
     Held(Duration),
 }
 

@@ -37,7 +37,7 @@ const REFUSED: Duration = Duration::from_secs(5);
 /// A task is given up after so many claims without a step that ended.
 const CLAIMS: usize = 3;
 
-/// What a submission did.
+/// Result of a submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Submitted {
     /// Tasks that were not there.
@@ -54,7 +54,7 @@ pub(crate) struct Submitted {
 pub(crate) struct ClaimedTask {
     /// The name of its run.
     pub run: String,
-    /// With the number of the sample that it is.
+    /// The task, with the number of its sample.
     pub task: Task,
     /// How many samples of each task the run has.
     pub samples: u64,
@@ -64,7 +64,7 @@ pub(crate) struct ClaimedTask {
     pub is_dead: bool,
 }
 
-/// What a worker got from the queue.
+/// Tasks that a worker got from the queue.
 #[derive(Default)]
 pub(crate) struct Claimed {
     pub tasks: Vec<ClaimedTask>,
@@ -153,7 +153,7 @@ impl NatsStore {
         }
     }
 
-    /// What is kept of a run.
+    /// The stored description of a run. `None`: there is no such run.
     ///
     /// # Errors
     /// [`Error::Io`].

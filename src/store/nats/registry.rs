@@ -22,12 +22,12 @@ const LARGEST_REGISTRY: i64 = 32 << 20;
 
 const BUCKET: &str = "toolcrib_workers";
 
-/// What an entry of a worker is about: there is one of each. The parts are followed by all workers, and so they are small.
+/// Kind of an entry of a worker: there is one of each. All workers follow the claims, and so these are small.
 #[derive(Clone, Copy)]
 pub(crate) enum EntryKind {
-    /// What it does.
+    /// The state and work of the worker.
     Info,
-    /// What it claims of limits that workers share.
+    /// The parts that it claims of limits which workers share.
     Claims,
 }
 
@@ -47,7 +47,7 @@ impl EntryKind {
 /// After so long without a new entry a worker is gone.
 pub(crate) const GONE: Duration = Duration::from_secs(10);
 
-/// What a worker has written, or that it has taken its entry back.
+/// An entry of a worker, new or taken back.
 pub(crate) struct RegistryEntry {
     /// Its name, unlike that of every other worker.
     pub worker: String,
@@ -58,7 +58,7 @@ pub(crate) struct RegistryEntry {
 }
 
 impl RegistryEntry {
-    /// Nothing for an entry of another kind.
+    /// Reads an entry. `None`: it is of another kind.
     fn of(kind: EntryKind, entry: kv::Entry) -> Option<Self> {
         Some(Self {
             written: millis(&entry),
@@ -186,7 +186,7 @@ impl WorkerRegistry {
         }
     }
 
-    /// What all workers claim, and then each new entry of that, in the order in which they are written.
+    /// Stream of the claims of all workers: the present ones, and then each new entry, in the order in which they are written.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).

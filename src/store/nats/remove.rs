@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{NatsStore, cancel::flag_key, name_of, queue::run_key, token};
 use crate::error::Result;
 
-/// What is kept of a run while it is removed has this key.
+/// Key in the stored description of a run that is being removed.
 pub(crate) const REMOVED: &str = "removed";
 
 impl NatsStore {

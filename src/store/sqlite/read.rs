@@ -1,4 +1,4 @@
-//! What is read of a journal. It may be somebody else's, so that all of it is bounded.
+//! Reads journals. One may be somebody else's, so that all of it is bounded.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub(super) fn ended(connection: &Connection) -> rusqlite::Result<HashMap<String,
     Ok(ended)
 }
 
-/// What tasks have spent that go on: `goes_on` says of each whether it does, and whether it errored before.
+/// Amounts spent by tasks that go on. `goes_on` returns `None` for a task that does not, else whether it had errored.
 pub(super) fn spending(
     connection: &Connection,
     goes_on: &dyn Fn(&str) -> Option<bool>,

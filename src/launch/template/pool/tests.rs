@@ -15,7 +15,7 @@ fn wish(repeats: bool, takes: u64, crowd: u32) -> Wish<'static> {
     Wish { identity: "a", entry: &ENTRY, repeats, takes, crowd, cores: 2 }
 }
 
-/// In words: `fork`, `wait MILLIS [and start]`, `ordinary [and start]: WHY`.
+/// The decision in words: `fork`, `wait MILLIS [and start]`, `ordinary [and start]: WHY`.
 fn words(slot: &Slot<()>, wish: Wish<'_>, now: Instant) -> String {
     let and = |start: bool| if start { " and start" } else { "" };
     match slot.decide(wish, now) {

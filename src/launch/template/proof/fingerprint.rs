@@ -1,4 +1,4 @@
-//! What a server offers, in hashes, so that two starts can be compared and nothing that it said is stored.
+//! The offer of a server as hashes, so that two starts can be compared and nothing that it said is stored.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ const MAX_TOOLS: usize = 1000;
 /// Bytes of a name in words.
 const SHOWN: usize = 100;
 
-/// What a server offers.
+/// Hashes of everything that a server offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fingerprint {
     protocol: String,
     software: String,
-    /// What it calls itself. Not stored.
+    /// The name that it gives itself. Not stored.
     #[serde(skip)]
     named: String,
     count: usize,
@@ -26,11 +26,11 @@ pub(crate) struct Fingerprint {
     tools: Vec<ToolPrint>,
 }
 
-/// One tool.
+/// Hashes of one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToolPrint {
-    /// Not stored.
+    /// Name for messages. Not stored.
     #[serde(skip)]
     shown: String,
     name: String,
@@ -38,8 +38,8 @@ pub(crate) struct ToolPrint {
     rest: String,
 }
 
-/// What a fork offers that an ordinary start does not, or the other way round, in words for a person. They have names that the
-/// server gives.
+/// Difference between the offers of a fork and of an ordinary start, in words for a person. It may contain names that the
+/// server gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference(String);
 

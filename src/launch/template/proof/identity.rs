@@ -163,7 +163,7 @@ impl Identity {
         Self { key: key.to_owned(), shared: None, words: format!("script {key}") }
     }
 
-    /// Of the package `shared`.
+    /// Gives it the package `shared`.
     pub(super) fn of_package(self, shared: &str) -> Self {
         Self { shared: Some(shared.to_owned()), ..self }
     }

@@ -1,4 +1,4 @@
-//! What is known of a start before it.
+//! Forecasts whether the next start of a server will be a fork.
 
 use std::{
     path::PathBuf,
@@ -29,14 +29,14 @@ pub(crate) enum Forecast {
         /// How it differed, or failed.
         reason: String,
         since: SystemTime,
-        /// What is kept of it: without this it is tried again.
+        /// The file that holds this knowledge: without it, a fork is tried again.
         file: Option<PathBuf>,
     },
 }
 
 impl Templates {
-    /// What is known of the next start of `spec`, as it is started after all. `configured` as in [`StartFacts`]. `None`: it is no Python
-    /// server. Looks at files.
+    /// Forecasts the next start of `spec`, which is the configuration after all rewrites. `configured` as in [`StartFacts`].
+    /// `None`: it is no Python server. Looks at files.
     pub(crate) fn forecast(&self, spec: &StdioConfig, configured: &str) -> Option<Forecast> {
         if !PythonStart::is_of_python(spec) {
             return None;

@@ -1,4 +1,4 @@
-//! The start of one server that could be forked, and what it tells of its proof.
+//! The start of one server that could be forked, and what the start adds to its proof.
 
 use std::{
     num::NonZero,
@@ -250,7 +250,7 @@ impl Planned {
         Duration::from_nanos(self.waited.load(SeqCst))
     }
 
-    /// What is known of the server.
+    /// Knowledge about the forks of this server.
     pub(crate) fn proof(&self) -> &Proof {
         &self.proof
     }

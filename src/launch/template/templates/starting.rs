@@ -27,7 +27,7 @@ use crate::{
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
-/// And if what it imports was not compared yet.
+/// The same time if what it imports was not compared yet.
 const READY_AND_COMPARED: Duration = Duration::from_secs(90);
 /// How long one that ends by itself may take for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ pub(super) struct Starting {
     pub(super) state: Arc<State>,
 }
 
-/// What a template says. It is trusted with nothing.
+/// A message of a template, which is not trusted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Report {
@@ -173,7 +173,7 @@ impl Starting {
         self.state.slot().memory.clone()
     }
 
-    /// For the next one. Writes a file.
+    /// Keeps the facts for the next template. Writes a file.
     async fn remember(&self, memory: Memory) {
         self.state.slot().memory = memory.clone();
         let (proofs, key) = (self.proofs.clone(), self.key.hash());
@@ -287,7 +287,7 @@ impl Starting {
         }
     }
 
-    /// What is known of its end.
+    /// Describes the end of a template, with its last line on stderr.
     async fn end_of(&self, template: &Template) -> String {
         template.stderr().settled(Duration::from_millis(100)).await;
         match template.stderr().lines().pop() {
@@ -301,8 +301,8 @@ impl Starting {
     }
 }
 
-/// What the start of a template takes on a machine that is not busy. One that was measured beside other programs would keep later
-/// starts from ever waiting for a template, and so from measuring it again.
+/// Estimates the duration of a template's start on a machine that is not busy. One that was measured beside other programs
+/// would keep later starts from ever waiting for a template, and so from measuring it again.
 fn usual_time(took: Duration, queued: Duration) -> Duration {
     // A template says what it likes.
     took.saturating_sub(queued.min(took / 4 * 3))

@@ -12,7 +12,7 @@ use crate::{
     process::Template,
 };
 
-/// What a template is doing.
+/// State of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -33,7 +33,7 @@ pub enum TemplateState {
 pub struct TemplateStatus {
     /// Its interpreter, the flags of that, and the program if it is for one alone.
     pub interpreter: String,
-    /// What it is doing.
+    /// Its state.
     pub state: TemplateState,
     /// Its process, once it is ready.
     pub pid: Option<u32>,
@@ -46,7 +46,7 @@ pub struct TemplateStatus {
     /// Since it was started, or is ready.
     #[serde(rename = "age_ms", with = "crate::task::millis::optional")]
     pub age: Option<Duration>,
-    /// What it took to be ready the last time.
+    /// Time that the last start needed until it was ready.
     #[serde(rename = "ready_ms", with = "crate::task::millis::optional")]
     pub ready_time: Option<Duration>,
     /// Why it has failed.

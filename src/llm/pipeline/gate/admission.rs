@@ -13,13 +13,13 @@ mod learned;
 pub(super) use learned::AdmissionTicket;
 use learned::LearnedLimit;
 
-/// With so many at once it is open again for all that matters.
+/// Requests at once that end a ramp: with this many, the gate counts as open again.
 const STEADY: usize = 512;
 /// Requests at once after a pause; each answer adds two.
 const AFTER_PAUSE: usize = 8;
 /// Requests beside those under way after a suspicion that proved wrong.
 const AFTER_SUSPICION: usize = 16;
-/// What was learned of an endpoint that takes no more is doubtful after such a pause.
+/// The pause after which a learned limit is in doubt.
 const LONG_PAUSE: Duration = Duration::from_secs(10);
 /// A refusal teaches nothing for so long after a learned limit proved wrong.
 const UNTEACHABLE: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const UNTEACHABLE: Duration = Duration::from_secs(30);
 pub(super) struct Admission {
     pub in_flight: usize,
     pub peak: usize,
-    /// Of those in flight, the ones that entered since the last pause.
+    /// Requests in flight that entered since the last pause.
     pub fresh: usize,
     /// The limits that were set; those below may be a part of them.
     bounds: Bounds,
@@ -60,9 +60,9 @@ pub(super) enum RefusalCause {
     /// There are too many at once. The call goes again when one of the others is answered. `again`: it was refused
     /// though there were no more at once than were thought to have room.
     Full { again: bool },
-    /// Not even one at a time is taken: there were too many in the last time.
+    /// Too many requests in a time: not even one at a time is taken.
     Rate,
-    /// Nothing that is known of.
+    /// No known cause.
     Unexplained,
 }
 

@@ -38,20 +38,20 @@ const UNANSWERED: Duration = Duration::from_secs(5);
 pub(super) struct History {
     outcomes: Window<OUTCOMES>,
     firsts: Window<FIRSTS>,
-    /// Of the attempts that were answered, the one that entered last.
+    /// Number of the answered attempt that entered last.
     last_good: u64,
-    /// Of the attempts that entered after it, those that are under way, and those that failed.
+    /// Attempts that entered after it and are still under way; below, those that failed.
     under_way: BTreeSet<u64>,
     failed: BTreeMap<u64, FailureSign>,
     last_answer: Option<Instant>,
     failing_since: Option<Instant>,
 }
 
-/// What a failed attempt is a sign of.
+/// Meaning of a failed attempt for the endpoint.
 struct FailureSign {
-    /// An outage.
+    /// Whether it is a sign of an outage.
     outage: bool,
-    /// That the endpoint answers no request. A request that fails repeatedly may be the cause itself.
+    /// Whether it is a sign that the endpoint answers no request. A request that fails repeatedly may be the cause itself.
     silence: bool,
 }
 

@@ -61,7 +61,7 @@ enum Mode {
         under_way: usize,
         /// When the last of them went.
         sent: VecDeque<Instant>,
-        /// In this time no more than three go.
+        /// Time in which at most three requests are sent.
         pace: Duration,
     },
     /// It is down. No request goes before `until`, and then one probe or a few.
@@ -85,7 +85,7 @@ pub(super) struct Waiter {
     pub paid: u32,
 }
 
-/// What a call that entered knows of the gate.
+/// State of the gate at the time when a call entered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entered {
     epoch: u64,
@@ -95,14 +95,14 @@ pub(super) struct Entered {
     ticket: AdmissionTicket,
 }
 
-/// What a call is sent for besides its answer.
+/// Purpose of a call besides its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Nothing: the gate was open.
+    /// No purpose besides: the gate was open.
     Request,
-    /// To check whether a suspected endpoint is down.
+    /// Checks whether a suspected endpoint is down.
     Scout,
-    /// To check whether an endpoint that is down works again.
+    /// Checks whether an endpoint that is down works again.
     Probe,
 }
 
@@ -137,7 +137,7 @@ impl State {
         self.paused + self.paused_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    /// What the call at `order` does next. A pause that was asked for is waited for up to `limit`.
+    /// The next step of the call at `order`. A pause that the endpoint asked for is waited for up to `limit`.
     pub(super) fn step(
         &mut self,
         order: u64,
@@ -339,7 +339,8 @@ impl State {
         self.call_all();
     }
 
-    /// What entered before this is counted apart. `places`: how many enter at once after it.
+    /// Begins an epoch: calls that entered before are counted apart. `places` is the number of calls that may enter at once
+    /// after it.
     fn next_epoch(&mut self, places: usize) {
         self.epoch += 1;
         self.flow.paused(places);

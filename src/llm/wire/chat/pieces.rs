@@ -13,7 +13,7 @@ use crate::llm::{
     },
 };
 
-/// What came so far of the first choice.
+/// The first choice, as far as it has arrived.
 #[derive(Default)]
 pub(in crate::llm::wire) struct Pieces {
     model: Value,

@@ -7,7 +7,7 @@ use crate::llm::{
     wire::{Parts, RECENT, keep, nonempty},
 };
 
-/// What came so far.
+/// The message, as far as it has arrived.
 #[derive(Default)]
 pub(in crate::llm::wire) struct Pieces {
     model: Value,
@@ -21,9 +21,9 @@ pub(in crate::llm::wire) struct Pieces {
 
 struct Block {
     index: u64,
-    /// As it began.
+    /// The block as it began.
     block: Value,
-    /// What came after, of its text, its thinking or its input.
+    /// The rest of its text, reasoning or input.
     more: String,
     /// Its number among the calls, if it is one.
     call: usize,

@@ -9,7 +9,7 @@ use crate::llm::{
     wire::{Parts, RECENT, nonempty},
 };
 
-/// What came so far.
+/// The response, as far as it has arrived.
 #[derive(Default)]
 pub(in crate::llm::wire) struct Pieces {
     /// Items that are complete, by their place.

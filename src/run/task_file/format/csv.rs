@@ -7,10 +7,10 @@ use super::{super::synonyms, FormatError, Record};
 
 /// The most columns of a table.
 const MOST_COLUMNS: usize = 10_000;
-/// For so many rows that do not fit it is found out whether a quote is the cause: each time the rest is looked at.
+/// Rows that do not fit and are checked for a quote as the cause: each check looks at the rest of the file.
 const LOOKED_INTO: usize = 20;
 
-/// What separates cells.
+/// Bytes that can separate cells.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
 pub(super) fn read(text: &str, usual: u8) -> Result<Vec<Record>, FormatError> {

@@ -12,7 +12,7 @@ pub(super) struct Missing {
     pub(super) unset: Option<UnsetVariable>,
 }
 
-/// What to do about a variable that the last words of a server say is missing.
+/// Advice about an environment variable that the last stderr lines call missing.
 pub(super) fn missing(code: ErrorCode, config: &ServerConfig, stderr: &[String]) -> Option<Missing> {
     let Endpoint::Stdio(spec) = &config.endpoint else { return None };
     let known = diagnose(stderr).and_then(|found| found.help);
@@ -52,7 +52,7 @@ fn of_missing(spec: &StdioConfig, server: &str, names: &[&str], here: &Env) -> O
     of_unset(name, false, help)
 }
 
-/// What to do about a variable that the last words of a server name, and that is set here and not passed on to it.
+/// Advice about a variable that the last stderr lines name, and that is set here but not passed on to the server.
 pub(super) fn held_back(config: &ServerConfig, stderr: &[String]) -> Option<String> {
     of_held_back(config, stderr, &Env::process())
 }

@@ -17,7 +17,7 @@ const TOGETHER: usize = 32;
 /// it.
 const IN_A_ROW: u32 = 3;
 const CLOSE: u64 = 8;
-/// Of so many calls at least, most must be refused before that is taken for a limit of calls in a time.
+/// The fewest calls, most of them refused, from which a limit of calls in a time is inferred.
 const FEWEST_CALLS: u64 = 16;
 /// Such a limit is held for certain so long, and each time that it is found again twice as long.
 const CERTAIN: Duration = Duration::from_secs(60);
@@ -56,15 +56,15 @@ pub(super) struct LearnedLimit {
 struct RefusalGroup {
     /// Calls that had entered when the second of them came back: the first may be what a look for more room cost.
     since: Option<u64>,
-    /// Those of them that entered after that.
+    /// Calls that entered after `since` and were refused.
     refused: u64,
     /// Most that were under way beside a call that entered after that and was answered.
     served: Option<usize>,
-    /// Those that were refused with no more beside them than were served.
+    /// Refused calls with no more calls beside them than were served together.
     unexplained: u32,
 }
 
-/// What a call knows of the flow that it entered.
+/// State of the flow at the time when a call entered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::llm::pipeline::gate) struct AdmissionTicket {
     /// Others under way.

@@ -5,13 +5,13 @@ use std::{collections::HashMap, collections::VecDeque};
 
 use super::*;
 
-/// What an endpoint does to the requests that it is sent. Times are in seconds.
+/// How an endpoint fails requests. Times are in seconds.
 #[derive(Clone)]
 struct Faults {
     service: f64,
     /// A share of requests fails independently, each after half of its time.
     share: f64,
-    /// As what.
+    /// The trouble that those failures mean.
     trouble: EndpointTrouble,
     /// Until a time another share fails.
     before: (f64, f64),
@@ -19,7 +19,7 @@ struct Faults {
     first: usize,
     /// Every request whose number this divides fails always.
     never: usize,
-    /// In this time it refuses new requests and goes on with those that it has.
+    /// Time in which it refuses new requests and goes on with those that it has.
     drains: (f64, f64),
     /// It takes so many requests in any minute, and refuses others.
     per_minute: usize,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::retry::{FailureWeight, GiveUp, StopReason};
 
-/// What an endpoint does with each request: how long it takes to fail, and what that says.
+/// Ways in which an endpoint fails each request: name, seconds until it fails, and the trouble that it means.
 const CAUSES: [(&str, f64, EndpointTrouble); 6] = [
     ("500", 0.01, EndpointTrouble::Server),
     ("503", 0.01, OUTAGE),
