@@ -39,9 +39,9 @@ pub(crate) struct ClientRequest {
     pub(crate) params: RawObject,
     /// The members of `_meta`.
     pub(crate) meta: RawObject,
-    /// The tools of who sent it. `None`: those of its client.
+    /// The tools of the sender. `None`: those of its client.
     pub(crate) tools: Option<Arc<ToolAccess>>,
-    /// What it takes of the budget of who sent it, once it was counted.
+    /// Bytes that the request holds of its sender's budget, once they were counted.
     pub(crate) held: Option<Held>,
 }
 
@@ -70,11 +70,12 @@ pub(crate) struct Unreadable {
     pub(crate) error: ErrorData,
 }
 
-/// What the text of a client is read as.
+/// The messages in a client's text, each readable or not; or the error of the text as a whole.
 type Messages = Result<Vec<Result<ClientMessage, Unreadable>>, Unreadable>;
 
 impl ClientMessage {
-    /// As [`ClientMessage::parse`], of what has a text. What is large waits for the turn of who sends it.
+    /// Parses the text in a value like [`ClientMessage::parse`], and gives the value back. A large text waits for the sender's
+    /// turn.
     pub(crate) async fn parse_of<T>(
         text: T,
         of: impl Fn(&T) -> &[u8] + Send + 'static,

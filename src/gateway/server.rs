@@ -61,7 +61,7 @@ pub struct GatewayServer {
 pub struct OfferedTools {
     /// All tools of the manager.
     pub known: usize,
-    /// Those that [`GatewayConfig::tools`] and [`GatewayConfig::read_only`] leave.
+    /// Tools that [`GatewayConfig::tools`] and [`GatewayConfig::read_only`] leave.
     pub offered: usize,
     /// Patterns of these settings, and of tokens, that match none.
     pub unmatched: Vec<String>,

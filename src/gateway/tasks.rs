@@ -51,7 +51,7 @@ struct Task {
     until: Option<Instant>,
 }
 
-/// What is said of a task.
+/// The state of a task, as a message of its server tells it.
 pub(super) struct TaskNews {
     id: String,
     is_over: bool,
@@ -73,14 +73,14 @@ impl TaskNews {
         Self { id, is_over: true, ttl: LONGEST }
     }
 
-    /// Of a result that is about one task, or begins one.
+    /// Reads the state from a result that is about one task, or begins one.
     pub(super) fn of_result(result: &RawValue) -> Option<Self> {
         let result = RawObject::parse(Some(result)).ok()?;
         let nested = RawObject::parse(result.get("task")).unwrap_or_default();
         Self::of(&nested).or_else(|| Self::of(&result))
     }
 
-    /// Of a notification about one task.
+    /// Reads the state from a notification about one task.
     pub(super) fn of_notification(method: &str, params: Option<&RawValue>) -> Option<Self> {
         if !method.starts_with("notifications/tasks") {
             return None;

@@ -32,7 +32,7 @@ pub(super) struct UpstreamListener {
     _open: AbortOnDropHandle<()>,
 }
 
-/// What the server has said to the request.
+/// The server's word on the request.
 #[derive(Debug, Clone)]
 pub(super) enum Standing {
     /// Nothing yet.
@@ -72,7 +72,7 @@ impl UpstreamListener {
     }
 }
 
-/// What a server of the old era, or of the new one, is asked beside the requests of clients.
+/// Sends a request of the gateway itself to a server, and returns the answer.
 pub(super) async fn send(
     session: &Session,
     method: &str,

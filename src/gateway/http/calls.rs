@@ -19,7 +19,7 @@ pub(super) struct Call {
     clock: Arc<LateClock>,
 }
 
-/// What came first.
+/// The first part of an answer.
 pub(super) enum First {
     /// The answer, and nothing before it.
     Answer(Handled),

@@ -1,4 +1,4 @@
-//! What lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
+//! State that lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
 
 use std::{
     cmp::Reverse,
@@ -37,7 +37,7 @@ pub(super) struct HttpSession {
     // Tasks end with the session.
     tasks: Mutex<JoinSet<()>>,
     _counted: CountedSession,
-    /// What it takes of its owner's budget.
+    /// Bytes that the session holds of its owner's budget.
     _held: Held,
 }
 
