@@ -145,7 +145,7 @@ pub(super) struct RawConfig {
     pub(super) extract: Option<(ExtractConfig, Option<Text>)>,
     pub(super) run: RunConfig,
     pub(super) gateway: Option<RawGateway>,
-    /// What agents say of tools; what servers say of theirs stays with them.
+    /// Rules of agents that name tools. Those of servers are in the servers' entries.
     pub(super) named: Vec<Named>,
 }
 

@@ -1,5 +1,5 @@
-//! What a command line, or a variable that model clients know, says of the model in place of `[llm]`: each sets one key,
-//! and all others stay as they are in the file.
+//! Settings of the model from the command line, or from variables that model clients know, in place of those of `[llm]`: each
+//! sets one key, and all others stay as they are in the file.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The variables that OpenAI's own clients read.
 const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
-/// What says the address, where there is only the key.
+/// The source of the address in messages, where there is only the key.
 pub(in crate::config) const DEFAULT: &str = "the default with OPENAI_API_KEY";
 
-/// What has precedence over the model of the configuration. Each member sets one key of one client.
+/// Settings that have precedence over the model of the configuration. Each member sets one key of one client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelFlags {
@@ -46,7 +46,7 @@ pub struct AskedModel {
     pub llm: LlmConfig,
     /// Variables that were read though the configuration does not name them, as `OPENAI_API_KEY`.
     pub variables: Vec<&'static str>,
-    /// What is left out of it.
+    /// Problems for which parts of the model's configuration were left out.
     pub warnings: Vec<Arc<Error>>,
 }
 
@@ -209,7 +209,7 @@ impl Config {
     }
 }
 
-/// What the configuration would ask, as far as it could be read.
+/// The models of the configuration, as far as they could be read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelDrafts {
     pub(in crate::config) tables: Drafts,
@@ -233,7 +233,7 @@ fn wrong(what: impl Into<String>, help: String) -> Arc<Error> {
     Arc::new(Error::input(what.into(), Some(help)))
 }
 
-/// What stands between an option or a variable and its value.
+/// The separator between an option or a variable and its value, as they are written.
 fn separator(place: &str) -> &'static str {
     if place.starts_with('-') { " " } else { "=" }
 }

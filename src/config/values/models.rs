@@ -38,7 +38,7 @@ pub struct Strategy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// As they are listed, each when the one before failed.
+    /// In the order of the list, each when the one before failed.
     Fallback,
     /// Beginning with another one each time; the others follow when it fails.
     RoundRobin {
@@ -54,7 +54,7 @@ pub enum Order {
     },
 }
 
-/// What a strategy says of its members in place of what they say themselves.
+/// Settings of a strategy that its members use in place of their own.
 #[derive(Debug, Clone, Default)]
 pub(in crate::config) struct Overrides {
     pub(in crate::config) temperature: Option<f64>,
@@ -82,7 +82,7 @@ impl Strategy {
     }
 }
 
-/// What strategies call the client of the `[llm]` table itself.
+/// The name of the client of the `[llm]` table itself in strategies.
 pub(in crate::config) const OWN: &str = "llm";
 
 type Known = IndexMap<String, Result<LlmConfig, Arc<Error>>>;

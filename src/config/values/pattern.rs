@@ -38,7 +38,7 @@ impl NamePattern {
         self.0.is_match(name)
     }
 
-    /// As it was written.
+    /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         self.0.glob().glob()
     }

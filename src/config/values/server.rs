@@ -62,7 +62,7 @@ pub struct ServerConfig {
     pub deny_args: Vec<DenyRule>,
     /// Calls at once; further ones queue. `None`: no limit.
     pub max_concurrent_calls: Option<NonZeroUsize>,
-    /// What happens to arguments that do not fit the schema.
+    /// The treatment of arguments that do not fit the schema.
     pub check_arguments: ArgumentCheck,
     /// Which lost calls may be sent again.
     pub retry_calls: RetryCalls,
@@ -142,17 +142,17 @@ pub struct StdioConfig {
     pub env: Arc<BTreeMap<String, String>>,
     /// Its working directory.
     pub cwd: PathBuf,
-    /// What it may use.
+    /// Resources that it may use.
     pub limits: ResourceLimits,
-    /// What it may reach. `None`: all that this process may reach.
+    /// Files and networks that it may reach. `None`: all that this process may reach.
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
     /// Which packages the process may have imported that a Python server may be forked from, where that is quicker and was seen to
     /// make no difference.
     pub template: TemplatePackages,
-    /// What all servers inherit: the only values of variables, besides those that interpreters read at their start, that a
-    /// process may have which several servers are forked from.
+    /// Variables that all servers inherit. A process from which several servers are forked may have no other values, but those
+    /// that interpreters read at their start.
     pub(crate) inherited: Arc<BTreeMap<String, String>>,
     /// The variables that it would inherit, were they set.
     pub(crate) inheritable: Names,
@@ -160,7 +160,7 @@ pub struct StdioConfig {
     pub start_caches: bool,
 }
 
-/// What a template may import: a process that Python servers of one environment are forked from.
+/// The packages that a template may import: a process that Python servers of one environment are forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum TemplatePackages {
@@ -260,7 +260,7 @@ pub enum HttpTransport {
 }
 
 impl HttpTransport {
-    /// As they are written in configurations.
+    /// The names in configurations.
     pub(crate) const NAMES: [(&str, Self); 3] =
         [("auto", Self::Auto), ("http", Self::Http), ("sse", Self::Sse)];
 }
@@ -320,7 +320,8 @@ pub enum Lifecycle {
     Lazy,
     /// With the manager, which does not wait for it. Calls do.
     Background,
-    /// As a lazy one, and it is stopped again once it had no call under way for so long: the next call starts it.
+    /// By the first call, like a lazy one; it is stopped again once it had no call under way for so long, and the next call
+    /// starts it.
     Idle(Duration),
 }
 
@@ -337,7 +338,7 @@ pub enum Scope {
     Client,
 }
 
-/// What happens to arguments that do not fit the schema of their tool.
+/// The treatment of arguments that do not fit the schema of their tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -359,9 +360,9 @@ pub enum RetryCalls {
     /// None, unless the request provably never left.
     #[default]
     Never,
-    /// Those of tools that the server calls read-only.
+    /// Calls of tools that the server calls read-only.
     ReadOnly,
-    /// Those of tools that the server calls read-only or idempotent.
+    /// Calls of tools that the server calls read-only or idempotent.
     Idempotent,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-/// What one unit of `timeout` is, and how that is known.
+/// The unit of `timeout`, and how it is known.
 pub(super) struct Unit {
     pub(super) length: Duration,
     name: &'static str,
