@@ -40,7 +40,7 @@ impl Ended {
         }
     }
 
-    /// What came, and what a second one does.
+    /// The signal in words, and the effect of a second one.
     fn words(self) -> &'static str {
         match self {
             Self::Interrupt => "(a second Ctrl-C kills everything at once)",

@@ -247,7 +247,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What no start can beat, and why.
+/// A time that no start can beat, and what sets it.
 struct Bound {
     time: Duration,
     name: String,

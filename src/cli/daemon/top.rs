@@ -48,7 +48,7 @@ impl Drop for Screen {
     }
 }
 
-/// What happened lately.
+/// Lines about the latest events.
 #[derive(Clone, Default)]
 struct Tail(Arc<Mutex<VecDeque<String>>>);
 

@@ -21,16 +21,16 @@ pub(super) struct Document {
     pub(super) modes: Vec<ModeRow>,
     pub(super) lower_bound_ms: f64,
     pub(super) bottleneck: String,
-    /// Of the machine.
+    /// Number of cores of the machine.
     #[serde(default)]
     pub(super) cores: usize,
-    /// Of toolcrib.
+    /// Version of toolcrib.
     #[serde(default)]
     pub(super) version: String,
     /// The file of the configuration.
     #[serde(default)]
     pub(super) config: Option<String>,
-    /// No server was to be forked from a template, in any mode.
+    /// Whether no server was to be forked from a template, in any mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) no_templates: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,18 +43,18 @@ pub(super) struct Document {
 #[derive(Serialize, Deserialize)]
 pub(super) struct ModeRow {
     pub(super) mode: String,
-    /// In the run with the fewest.
+    /// Servers that were ready in the run with the fewest.
     pub(super) ready: usize,
     pub(super) total: usize,
     pub(super) wall_ms: Spread,
-    /// Of everything, this process and the guards included, in the leanest run.
+    /// CPU time of everything, this process and the guards included, in the leanest run.
     pub(super) cpu_ms: f64,
     /// The most that each server's processes had until all servers were ready, added up, in the middle run.
     pub(super) peak_rss_bytes: u64,
     pub(super) first_tool_ms: Option<f64>,
     pub(super) middle_tool_ms: Option<f64>,
     pub(super) servers: Vec<ServerRow>,
-    /// What is measured, where the mode's name does not say it.
+    /// Explanation of what is measured, where the mode's name does not say it.
     #[serde(default)]
     pub(super) note: Option<String>,
     /// Servers that were left for their first call.
@@ -103,15 +103,15 @@ pub(super) struct ServerRow {
     pub(super) name: String,
     /// `ready` if it ever was, `parked` or `failed`.
     pub(super) state: String,
-    /// Of the run with the middle total.
+    /// Phases of the run with the middle total.
     pub(super) phases_ms: Option<Phases>,
     pub(super) total_ms: Option<Spread>,
-    /// The same without waiting for its turn.
+    /// The total without the wait for its turn.
     #[serde(default)]
     pub(super) own_ms: Option<Spread>,
     #[serde(default)]
     pub(super) launch: Option<LaunchReport>,
-    /// Of all its processes when all servers were ready, in the leanest run.
+    /// CPU time of all its processes when all servers were ready, in the leanest run.
     #[serde(default)]
     pub(super) cpu_ms: Option<f64>,
     #[serde(default)]

@@ -31,7 +31,7 @@ const NOTE: usize = 40;
 /// Below this, the kernel's clock ticks (10 ms) say nothing about a share.
 const CLOCK: Duration = Duration::from_millis(50);
 
-/// What processes had used at one moment.
+/// CPU time that processes had used at one moment.
 pub(crate) struct Sample {
     at: Instant,
     cpu: HashMap<u32, Duration>,
@@ -90,7 +90,7 @@ fn total(greeting: &Greeting, status: &DaemonStatus) -> String {
     )
 }
 
-/// Of all servers; nothing where it cannot be known.
+/// Processes and memory of all servers; empty where they cannot be known.
 fn total_usage(status: &DaemonStatus) -> String {
     let (processes, memory) = (status.total.processes, status.total.rss);
     if processes == 0 && status.servers.iter().any(|row| row.status.pid.is_some()) {
