@@ -17,7 +17,7 @@ use crate::{
     tool::{ServerName, canonical},
 };
 
-/// What a client may be asked for. Servers list other tools to a client that declares some of them.
+/// Capabilities by which a client can be asked. Servers list other tools to a client that declares some of them.
 const ASKED: [&str; 4] = ["sampling", "elicitation", "roots", "tasks"];
 
 /// Variables that describe a login session, not a server: they differ from one login to the next.
@@ -33,8 +33,8 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a server whose client declares `capabilities`. `None` if it cannot be started as things are: its program is not
-    /// to be found.
+    /// Makes the fingerprint of a server whose client declares `capabilities`. `None`: it cannot be started as things are,
+    /// because its program is not to be found.
     pub(crate) fn of(config: &ServerConfig, capabilities: &Value) -> Option<Self> {
         let mut hash = Hash::new();
         hash.add("server", config.name.as_str());
