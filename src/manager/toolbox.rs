@@ -363,7 +363,7 @@ impl Toolbox {
 /// A session that is not parked.
 struct ReadySession {
     session: Arc<Session>,
-    /// What is left of the limit that the caller gave.
+    /// The rest of the limit that the caller gave.
     limit: Option<Duration>,
     /// Whether it was parked.
     started: bool,
