@@ -29,7 +29,7 @@ const REDIRECTS: usize = 3;
 /// Sends requests on behalf of one remote server.
 pub(super) struct Fetcher {
     http: HttpClients,
-    /// What kind of address the remote server has.
+    /// The kind of address that the remote server has.
     kind: HostKind,
     /// Origins that the configuration names.
     trusted: Vec<url::Origin>,

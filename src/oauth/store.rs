@@ -30,7 +30,7 @@ const MAX_FILE: u64 = 256 << 10;
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What is known of one server: who we are towards its authorization server, and the token.
+/// The login at one server: the client that toolcrib is towards its authorization server, and the token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Login {
     schema: u32,
@@ -76,7 +76,7 @@ impl LoginStore {
         Self { path, memory: Mutex::default(), secrets: secrets.clone() }
     }
 
-    /// What is there now. Its secrets are known from here on.
+    /// Reads the login that is stored now. Its secrets are known, and hidden, from here on.
     pub(super) fn load(&self) -> Result<Option<Login>, OauthError> {
         let Some(path) = &self.path else {
             return Ok(self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone());
