@@ -96,7 +96,7 @@ impl DaemonClient {
         self.greeting.protocol == PROTOCOL
     }
 
-    /// What the daemon wants the person to know, once.
+    /// Takes the notes that the daemon has for the person, so that each is shown once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
