@@ -46,7 +46,7 @@ pub struct StopReport {
     /// that inherited the environment of a server is found, and whatever a guard could not end (a helper that became
     /// another user); elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
-    /// What made sure of it.
+    /// The scope of the teardown: how it was made sure that nothing is left.
     pub teardown_scope: TeardownScope,
     /// From the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
@@ -66,7 +66,7 @@ impl StopReport {
     }
 }
 
-/// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
+/// Events of servers, as they happen. Sent to the observer of a [`Manager`](crate::Manager).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -125,7 +125,7 @@ pub enum ServerEvent {
     Warning {
         /// Which.
         server: ServerName,
-        /// What it does, as the end of a sentence that begins with the server.
+        /// The warning, as the end of a sentence that begins with the server.
         text: String,
     },
     /// A call of one of its tools has no answer yet. Sent again and again:
@@ -158,7 +158,7 @@ pub enum ServerEvent {
     Restarted {
         /// Which.
         server: ServerName,
-        /// What it is now.
+        /// The server as it is now.
         ready: ReadyServer,
         /// From the beginning of the restart until it was ready.
         #[serde(rename = "ms", with = "crate::task::millis::plain")]
@@ -188,7 +188,7 @@ pub enum ServerEvent {
     },
     /// A process that an earlier manager left running; it was killed.
     Leftover {
-        /// What it was.
+        /// The process.
         process: crate::process::Leftover,
     },
     /// The start was cancelled, and all that had been started was torn down.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::{config::StartJobs, tool::ServerName};
 
-/// What a server waits for before it is started.
+/// The reason why a server waits before it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitReason {
@@ -49,7 +49,7 @@ impl fmt::Display for WaitReason {
 }
 
 impl Serialize for WaitReason {
-    /// As it is shown.
+    /// Writes the reason as it is shown.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -28,7 +28,7 @@ const YOUNG: Duration = Duration::from_millis(10);
 /// The turn of one start, if it needs any.
 pub(in crate::start) struct HeldTurn {
     turns: Turns,
-    /// What earlier starts took.
+    /// The time that the start is expected to take, by earlier starts.
     expected: Option<Duration>,
     held: Mutex<HeldSlot>,
     changed: Notify,
