@@ -53,11 +53,11 @@ pub(crate) enum Builtin {
     Fetch(Arc<fetch::Fetch>),
 }
 
-/// What a built-in server finds around it.
+/// Surroundings of a built-in server: its folder, clients and variables.
 pub(crate) struct Site<'a> {
     /// Relative paths start here.
     pub base: &'a Path,
-    /// For those that use the web.
+    /// HTTP clients, for servers that use the web.
     pub http: &'a HttpClients,
     /// Reads pages for `fetch`.
     pub extractor: Option<Arc<dyn PageExtractor>>,
@@ -66,7 +66,7 @@ pub(crate) struct Site<'a> {
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// What a tool gives: a value for structured content and text, or text alone.
+/// The result of a tool: a value for structured content and text, or text alone.
 enum Output {
     Text(String),
     Data(Value),

@@ -47,9 +47,9 @@ pub(crate) struct Fetch {
     /// Whether robots.txt is obeyed.
     robots: bool,
     delay: Duration,
-    /// Of one attempt.
+    /// Limit of time for one attempt.
     timeout: Duration,
-    /// Asked for unless a call says otherwise.
+    /// Language that is asked for unless a call names another one.
     language: Option<HeaderValue>,
     /// Answers questions about pages.
     extractor: Option<Arc<dyn PageExtractor>>,

@@ -53,7 +53,7 @@ pub(super) struct Page {
     pub cut: bool,
 }
 
-/// What a body is.
+/// The kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Html,

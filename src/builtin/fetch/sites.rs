@@ -26,7 +26,7 @@ const MAX_DELAY: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(super) struct Sites(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Site>>>>);
 
-/// What is known of one site: of a scheme, host and port.
+/// State of one site, which is a scheme, a host and a port.
 #[derive(Default)]
 pub(super) struct Site {
     rules: Option<(Instant, Arc<Rules>)>,
