@@ -87,7 +87,7 @@ impl Site {
         self.asked.lock().unwrap().clone()
     }
 
-    /// What was asked for, in order.
+    /// Targets of all requests so far, in order.
     pub(crate) fn targets(&self) -> Vec<String> {
         self.asked().into_iter().map(|asked| asked.target).collect()
     }
