@@ -37,7 +37,7 @@ pub struct Arrival {
     pub body: Value,
 }
 
-/// What is answered, and after what time.
+/// An answer, and the time after which it is given.
 #[must_use]
 pub struct Reply {
     status: u16,
@@ -51,7 +51,7 @@ pub struct Reply {
 /// How an answer ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// As it should.
+    /// The answer ends as it should.
     Whole,
     /// The connection is closed in the middle of the body.
     Cut,
@@ -157,7 +157,7 @@ pub struct Server {
     clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
 }
 
-/// What arrived so far.
+/// Requests and connections that arrived so far.
 #[derive(Clone, Default)]
 pub struct Seen {
     /// Who asked, and when.
@@ -173,7 +173,7 @@ pub struct Seen {
     pub times: HashMap<String, u32>,
 }
 
-/// What a connection needs.
+/// State that a connection needs.
 #[derive(Clone)]
 struct Desk {
     scene: Arc<Scene>,
@@ -220,7 +220,7 @@ impl Server {
         &self.server.url
     }
 
-    /// What arrived so far.
+    /// Requests and connections that arrived so far.
     pub fn seen(&self) -> Seen {
         lock(&self.seen).clone()
     }

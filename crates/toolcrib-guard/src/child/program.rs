@@ -145,7 +145,7 @@ pub(crate) fn start_error(spec: &ProcessSpec, program: &Path, error: &io::Error)
     })
 }
 
-/// What to do about an error of the operating system.
+/// The advice for an error of the operating system.
 fn spawn_help(error: &io::Error) -> Option<String> {
     match error.kind() {
         io::ErrorKind::PermissionDenied => Some("make the program executable (chmod +x)".to_owned()),

@@ -62,7 +62,7 @@ pub(crate) struct Templates {
     loans: Option<usize>,
 }
 
-/// What one process measured of its servers.
+/// Measurements of one process on its servers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Starts {
     /// From the first loan until all servers were ready.

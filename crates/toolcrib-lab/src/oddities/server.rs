@@ -25,7 +25,7 @@ pub(super) struct Servers {
     program: std::path::PathBuf,
 }
 
-/// What a server has to be good for.
+/// Abilities that a server must have in spite of its oddities.
 #[derive(Default)]
 struct Promise {
     ready: bool,

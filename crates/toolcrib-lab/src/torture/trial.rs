@@ -24,7 +24,8 @@ use super::{
     row::{Forked, Row},
 };
 
-/// As [`MARK`], of servers that are forked from a template: their template has each variable that begins so.
+/// The variable that marks servers which are forked from a template, like [`MARK`]: their template has each variable that
+/// begins so.
 pub(super) const TEMPLATE_MARK: &str = "PYTHON_TORTURE";
 
 /// How long a program may take until its server has answered a call.
@@ -44,7 +45,7 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(20);
 /// Survivors that are named.
 const NAMED: usize = 20;
 
-/// What all trials share. Dropping it ends all that is left of them.
+/// State that all trials share. Dropping it ends all that is left of them.
 pub(super) struct Rig {
     pub(super) program: Program,
     pub(super) wait: Duration,

@@ -37,7 +37,7 @@ pub(crate) struct Gateway {
     /// Words of the command that is run once before clients start theirs.
     #[serde(default)]
     before: Vec<String>,
-    /// What ends what the command has left running.
+    /// Words of the command that ends what `command` has left running.
     #[serde(default)]
     after: Vec<String>,
 }

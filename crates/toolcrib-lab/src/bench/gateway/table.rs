@@ -94,7 +94,7 @@ pub(super) fn document(callers: usize, rows: &[Row], failures: &[(String, String
     json!({"schema": 1, "callers": callers, "rows": rows, "not_measured": failures})
 }
 
-/// What toolcrib promises and these rows do not show.
+/// Promises of toolcrib that these rows do not keep, and gateways that were not measured, one line each.
 pub(super) fn missed(rows: &[Row], failures: &[(String, String)]) -> Vec<String> {
     // A peer that was not measured is not known to be behind.
     let mut missed: Vec<String> = failures.iter().map(|(gateway, why)| format!("{gateway}: {why}")).collect();

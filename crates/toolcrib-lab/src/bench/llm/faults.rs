@@ -30,7 +30,7 @@ use toolcrib_fakes::models::{Arrival, Reply, Server};
 pub(super) const CALLERS: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What an endpoint does to the requests that it is sent.
+/// Faults that an endpoint makes in answer to requests.
 #[derive(Clone, Copy)]
 pub(super) struct Faults {
     pub(super) seed: u64,

@@ -34,7 +34,7 @@ pub(super) struct Forking {
     /// The folder of the trial.
     #[arg(long, required = false)]
     folder: PathBuf,
-    /// What is known of servers that can be forked, by all owners.
+    /// The cache folder of all owners, which knows the servers that can be forked.
     #[arg(long, required = false)]
     cache: PathBuf,
 }
