@@ -63,9 +63,6 @@ impl SchemaRequirements {
     ///
     /// # Errors
     /// The same as of [`SchemaRequirements::of`].
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn of_any(schema: &Schema) -> Result<Self, &'static str> {
         let mut look = SchemaContents {
             left: MOST_VALUES,
