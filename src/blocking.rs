@@ -83,7 +83,7 @@ impl Manager {
         Self::start_with(config, StartOptions::default())
     }
 
-    /// As [`Manager::start`], with options.
+    /// Starts all servers like [`Manager::start`], with options.
     ///
     /// # Errors
     /// As [`toolcrib::Manager::start_with`](crate::Manager::start_with), and [`Error::Io`] in async code.

@@ -166,10 +166,10 @@ fn text(path: &Path, bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
-/// As [`read`], for a file that is text.
+/// Reads a file like [`read`], and expects text in it.
 ///
 /// # Errors
-/// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
+/// The same as of [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text(path, read(path, limit)?)
 }

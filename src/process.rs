@@ -64,8 +64,8 @@ pub(crate) async fn start_template(
     supervisor.start_template(&spec).await.map_err(|error| explained(error, config))
 }
 
-/// As [`spawn`], but forks the server from `template` within `limit`, with `name` in lists of processes. `config` has the command
-/// line that an ordinary start would show.
+/// Starts a server like [`spawn`], but forks it from `template` within `limit`, with `name` in lists of processes. `config` has
+/// the command line that an ordinary start would show.
 pub(crate) async fn fork(
     config: &StdioConfig,
     supervisor: &Supervisor,
