@@ -39,8 +39,8 @@ use crate::{
     task::PageExtractor,
 };
 
-/// For how long a list of tools is good: another one comes with another version only, and that is another program.
-/// What the SDK says when nothing is said is that it is good for no time at all.
+/// Time for which a list of tools is good: another list comes with another version only, and that is another program. Without
+/// it the SDK would say that the list is good for no time at all.
 const LIST_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// One built-in server, ready to serve.

@@ -392,7 +392,7 @@ pub struct LlmConfig {
     pub idle_timeout: Option<Duration>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
-    /// After so long without an answer the server is looked at over a new connection.
+    /// Time without an answer after which the server is looked at over a new connection.
     pub silence_check: Duration,
     /// Attempts and waits.
     pub retry: RetryPolicy,

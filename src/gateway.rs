@@ -130,7 +130,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// For a client over lines, which needs no token.
+    /// Makes the endpoint of a client over lines, which needs no token.
     pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig, budget: Arc<Budget>) -> Self {
         let limit = ToolRule::new(config.tools.as_ref(), config.read_only);
         Self {

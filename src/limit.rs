@@ -22,7 +22,7 @@ use tokio::{
     time::Instant,
 };
 
-/// At most so many at once; further ones queue in order. Clones share the count.
+/// A limit of how many are under way at once; further ones queue in order. Clones share the count.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit(Arc<LimitState>);
 

@@ -108,7 +108,7 @@ fn spec(config: &StdioConfig) -> ProcessSpec {
     spec
 }
 
-/// With help that names what a user of toolcrib writes.
+/// Adds help that names what a user of toolcrib writes.
 fn explained(mut error: SpawnError, config: &StdioConfig) -> SpawnError {
     match error.kind {
         // That of the command line always has a PATH unless its user took it away: most often an embedder passed an

@@ -56,7 +56,7 @@ use crate::{
 pub struct StartReport {
     /// One row for each configured server, in configuration order.
     pub servers: Vec<ServerStart>,
-    /// From the first to the last.
+    /// Time from the first to the last.
     pub wall: Duration,
     /// How many were allowed to start at once.
     pub jobs: StartJobs,
@@ -97,7 +97,7 @@ pub struct ServerStart {
     pub required: bool,
     /// The server as it is ready, or the reason why it is not.
     pub outcome: Result<ReadyServer, Arc<Error>>,
-    /// From the beginning of the whole start until it was ready or given up.
+    /// Time from the beginning of the whole start until it was ready or given up.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
     /// Waits before its own start began.

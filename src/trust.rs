@@ -1,4 +1,4 @@
-//! Which configurations this user has used by hand or allowed.
+//! Configurations that this user has used by hand or allowed.
 //!
 //! A configuration lies in a folder that may come from elsewhere (a clone, an archive), and it decides which programs are started.
 //! Whoever types a command looks at it, and is shown what is new in it; who starts toolcrib for an MCP client does not look. So

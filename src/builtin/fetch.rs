@@ -28,7 +28,7 @@ use page::{Kind, Page};
 
 const TOOL: &str = "fetch";
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two pages of one site.
+/// Time between two pages of one site.
 const DELAY: Duration = Duration::from_secs(1);
 const MAX_SIZE: usize = 5 << 20;
 const MAX_REDIRECTS: usize = 5;
@@ -86,7 +86,7 @@ enum Format {
 }
 
 impl Fetch {
-    /// With the settings that `args` are.
+    /// Opens the server with the settings in `args`.
     pub(super) fn open(
         args: &[String],
         http: HttpClients,

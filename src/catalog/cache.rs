@@ -90,7 +90,7 @@ struct Entry {
 }
 
 impl CatalogCache {
-    /// Below `folder`, which is made when the first list is kept.
+    /// Keeps lists below `folder`, which is made when the first list is kept.
     pub(crate) fn new(folder: &Path) -> Self {
         Self { folder: folder.join("catalog").into() }
     }

@@ -96,7 +96,7 @@ impl Hash {
         Self(Sha256::new())
     }
 
-    /// With its length, so that no two rows of fields read the same.
+    /// Adds a field with its length, so that no two rows of fields read the same.
     fn add(&mut self, field: &str, value: impl AsRef<[u8]>) {
         for part in [field.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
@@ -126,8 +126,8 @@ impl Hash {
         Some(())
     }
 
-    /// Which file it is and when it was written last: to read all of it would take longer than some servers take
-    /// to start. `None` if it is not there.
+    /// Adds which file it is and when it was written last: to read all of it would take longer than some servers take to start.
+    /// `None`: it is not there.
     fn file(&mut self, path: &Path) -> Option<()> {
         self.add("file", path.as_os_str().as_bytes());
         let about = fs::metadata(path).ok()?;

@@ -67,7 +67,7 @@ struct LockedServer {
 struct LockedList {
     #[serde(default)]
     tools: Vec<LockedTool>,
-    /// By the name of the tool.
+    /// Texts by the names of the tools.
     #[serde(default)]
     texts: BTreeMap<String, ToolText>,
 }
@@ -97,7 +97,7 @@ impl From<ServerTable> for LockedServer {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ToolText {
-    /// In the server's words.
+    /// The description in the server's words.
     pub description: String,
     /// Its schemas and hints, as JSON with the keys in the order that a model is shown. Sorted in older lockfiles.
     pub schemas: String,
@@ -387,7 +387,7 @@ impl LockedServer {
 }
 
 impl ToolText {
-    /// With sorted keys, as in older lockfiles.
+    /// Sorts the keys of the schemas, as in older lockfiles.
     fn sort(&mut self) {
         let mut schemas: Value = serde_json::from_str(&self.schemas).unwrap_or_default();
         schemas.sort_all_objects();

@@ -60,7 +60,7 @@ impl Secrets {
         more.values.iter().all(|value| self.values.binary_search(value).is_ok())
     }
 
-    /// From now on these values are secret as well, for all clones: a token that a login gets.
+    /// Makes these values secret as well, from now on and for all clones: a token that a login gets.
     pub(crate) fn learn(&self, values: impl IntoIterator<Item = String>) {
         self.learned.add(values.into_iter().filter(|value| value.len() >= Self::SHORTEST));
     }

@@ -32,7 +32,7 @@ const MAX_FRAME: u64 = 1 << 30;
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end once its servers have ended.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Time between two looks.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 /// A connection with the daemon. Dropping it cancels what was asked for and not answered.

@@ -74,7 +74,7 @@ pub(super) struct DesiredState {
     kept: Vec<String>,
 }
 
-/// Which servers are wanted.
+/// The servers that are wanted.
 #[derive(Clone, Default)]
 pub(super) struct Selection {
     /// Only these. `None`: all that are configured, now or later.

@@ -184,7 +184,7 @@ pub struct ServersSummary {
     pub total: usize,
     /// The server that was ready last, if this was the first start.
     pub slowest: Option<ServerName>,
-    /// From the first to the last; `None` if no start was needed.
+    /// Time from the first to the last; `None` if no start was needed.
     #[serde(rename = "wall_ms", with = "crate::task::millis::optional")]
     pub wall: Option<Duration>,
     /// Wanted servers that are not there.
@@ -267,7 +267,7 @@ pub struct ServerTools {
     pub era: Option<String>,
     /// Its process, if it has one now.
     pub pid: Option<u32>,
-    /// From the beginning of its start, or last restart, until it was ready.
+    /// Time from the beginning of its start, or last restart, until it was ready.
     #[serde(rename = "init_ms", with = "crate::task::millis::optional")]
     pub init: Option<Duration>,
     /// When a parked server listed them.

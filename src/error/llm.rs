@@ -36,7 +36,7 @@ pub struct LlmError {
     pub waited: Duration,
     /// Why no further attempt was made, when one could have helped.
     pub gave_up: Option<GiveUp>,
-    /// By how much the conversation is too long, if it is.
+    /// Tokens of a conversation that is too long, and the limit of the model. `None`: that is not the reason.
     pub overflow: Option<ContextOverflow>,
     /// The server's name for the last request.
     pub request_id: Option<String>,

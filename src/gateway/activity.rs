@@ -1,7 +1,7 @@
 //! Latest activity of the gateway, for its page: requests that have ended, and lines of servers. Both are bounded, and a busy
 //! client or a noisy server takes no room from what failed or from other servers.
 //!
-//! Nothing that passes is kept: no argument, no result, no words of an error of a server.
+//! Contents of messages are never kept: no argument, no result, no words of an error of a server.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,4 +1,4 @@
-//! Between the two eras of the protocol: results and errors of one in the form of the other, and the requests of a
+//! Translation between the two eras of the protocol: results and errors of one in the form of the other, and the requests of a
 //! server of the new era, which come in its results, as requests to a client of the old one.
 
 use std::cmp::Reverse;

@@ -37,7 +37,7 @@ const MAX_SAID: usize = 100;
 pub(super) struct Outgoing {
     pub(super) session: Arc<Session>,
     pub(super) method: String,
-    /// Without `_meta`.
+    /// The parameters without `_meta`.
     pub(super) params: RawObject,
     pub(super) meta: RawObject,
     /// The tool, if it is a call.

@@ -91,14 +91,14 @@ pub(super) struct HttpState {
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
     due_requests: BusyWait,
-    /// Since the last answer, until the next request.
+    /// The wait for the next request, since the last answer.
     due: Mutex<Option<Awaited>>,
-    /// For the page.
+    /// State of the page.
     live: LiveData,
     end: CancellationToken,
 }
 
-/// By what the requests of one client of the new era are known.
+/// The key by which requests of one client of the new era are known as such.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct CallerKey {
     owner: Owner,
@@ -480,7 +480,7 @@ fn not_allowed(methods: &'static str) -> Answer {
     answer
 }
 
-/// With the end of the connection: what is left of the request is not read.
+/// Makes an answer close the connection: what is left of the request is not read.
 fn closing(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer

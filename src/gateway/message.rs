@@ -35,7 +35,7 @@ pub(crate) enum ClientMessage {
 pub(crate) struct ClientRequest {
     pub(crate) id: Box<RawValue>,
     pub(crate) method: String,
-    /// Without `_meta`.
+    /// The parameters without `_meta`.
     pub(crate) params: RawObject,
     /// The members of `_meta`.
     pub(crate) meta: RawObject,
@@ -188,7 +188,7 @@ pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
     }
 }
 
-/// In place of an answer for which there is no room until its client reads it.
+/// The error in place of an answer for which there is no room until its client reads it.
 pub(crate) fn not_kept(answer: &str) -> String {
     let envelope: Envelope<'_> = serde_json::from_str(answer).unwrap_or_default();
     let why = format!(

@@ -94,7 +94,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Nothing is sent any more. What waits can still be read.
+    /// Closes the queue: nothing is sent any more, and what waits can still be read.
     pub(crate) fn close(&self) {
         self.0.queue().closed = true;
         self.0.changed.notify_one();

@@ -46,7 +46,7 @@ pub struct GatewayServer {
     router: Arc<Router>,
     /// Changes with every event of a server.
     events: watch::Sender<u64>,
-    /// For the page.
+    /// Lines for the page.
     lines: Arc<ServerLines>,
     /// Whether observers get what servers write to stderr.
     follow_stderr: bool,
@@ -55,7 +55,7 @@ pub struct GatewayServer {
     listening: Option<Listening>,
 }
 
-/// Which tools a gateway offers, of those that are known now.
+/// The tools that a gateway offers, of those that are known now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OfferedTools {
@@ -174,7 +174,7 @@ impl GatewayServer {
         options.observe_all(look).client(client)
     }
 
-    /// Which tools clients are offered, of those of `manager` that are known now.
+    /// The tools that clients are offered, of those of `manager` that are known now.
     pub fn offered(&self, manager: &Manager) -> OfferedTools {
         let GatewayConfig { tools, read_only, tokens, .. } = &self.config;
         let (catalog, all) = (manager.catalog(), ToolRule::new(tools.as_ref(), *read_only));

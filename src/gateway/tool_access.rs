@@ -1,4 +1,4 @@
-//! Which tools a client sees, and which of them it may call.
+//! Tools that a client sees, and those of them that it may call.
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// The open request. Dropped, it is cancelled.
 pub(super) struct UpstreamListener {
-    /// By which the server's acknowledgement is known as one of this request.
+    /// The number by which the server's acknowledgement is known as one of this request.
     pub(super) number: u64,
     uris: BTreeSet<String>,
     standing: watch::Sender<Standing>,
@@ -35,7 +35,7 @@ pub(super) struct UpstreamListener {
 /// The server's word on the request.
 #[derive(Debug, Clone)]
 pub(super) enum Standing {
-    /// Nothing yet.
+    /// The server has said nothing yet.
     Asked,
     /// It tells of changes of these.
     Acknowledged(HashSet<String>),

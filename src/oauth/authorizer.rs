@@ -53,7 +53,7 @@ struct Held {
     /// Whether the store was looked at.
     loaded: bool,
     token: Option<(Arc<str>, Token)>,
-    /// Since when it is a new token that the server has not accepted yet.
+    /// The time since when it is a new token that the server has not accepted yet.
     doubted: Option<Instant>,
 }
 

@@ -60,7 +60,7 @@ pub(super) fn shown(url: &Url) -> String {
 }
 
 impl Fetcher {
-    /// For the remote server at `server`; `issuer` is the authorization server that the configuration names.
+    /// Makes a fetcher for the remote server at `server`; `issuer` is the authorization server that the configuration names.
     pub(super) async fn new(http: &HttpClients, server: &Url, issuer: Option<&str>) -> Self {
         let issuer = issuer.and_then(|issuer| Url::parse(issuer).ok());
         let trusted = [Some(server), issuer.as_ref()].into_iter().flatten().map(Url::origin).collect();

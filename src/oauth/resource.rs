@@ -31,7 +31,7 @@ const LEEWAY: f64 = 30.0;
 /// Verifies access tokens.
 pub(crate) struct TokenVerifier {
     issuers: Vec<KeySource>,
-    /// By their hashes.
+    /// Verified tokens by their hashes.
     verified: Mutex<HashMap<[u8; 32], VerifiedToken>>,
 }
 

@@ -69,7 +69,7 @@ pub(super) struct LoginStore {
 pub(super) struct LoginLock(Option<File>);
 
 impl LoginStore {
-    /// For the server `name` with the address `resource`, in the state folder `folder`.
+    /// Makes the place for the login at the server `name` with the address `resource`, in the state folder `folder`.
     pub(super) fn new(folder: Option<&Path>, name: &ServerName, resource: &str, secrets: &Secrets) -> Self {
         let hash = short_hex(Sha256::new_with_prefix(resource));
         let path = folder.map(|folder| folder.join("logins").join(format!("{name}-{}.json", &hash[..16])));

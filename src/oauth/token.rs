@@ -26,7 +26,7 @@ pub(super) struct Token {
     pub(super) access: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refresh: Option<String>,
-    /// In seconds since 1970. `None`: the server does not say.
+    /// Time in seconds since 1970. `None`: the server does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
     /// How long it counts in all, in seconds.

@@ -40,7 +40,7 @@ pub(super) struct History {
 
 #[derive(Default, Serialize, Deserialize)]
 struct HistoryFile {
-    /// By fingerprint: they may hold secrets in their arguments.
+    /// Records of servers by fingerprint: they may hold secrets in their arguments.
     servers: BTreeMap<String, Record>,
 }
 
@@ -65,7 +65,7 @@ struct Record {
 
 /// One start that succeeded.
 pub(super) struct Start {
-    /// From its own turn until it was ready.
+    /// Time from its own turn until it was ready.
     pub(super) took: Duration,
     /// CPU time of the server and its descendants, if known.
     pub(super) cpu: Option<Duration>,

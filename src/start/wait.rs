@@ -30,7 +30,7 @@ pub enum WaitReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Wait {
-    /// For what.
+    /// The reason of the wait.
     pub reason: WaitReason,
     /// How long.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for WaitReason {
 impl FromStr for WaitReason {
     type Err = &'static str;
 
-    /// From what is shown.
+    /// Reads what is shown of a reason.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str = "not a reason to wait";
         if let Some(install) = text.strip_prefix("install of ") {

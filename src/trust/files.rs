@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 64 << 20;
 /// The beginning of the digest of an `env_file`; the names of the secrets in it that count follow.
 const ENV: &str = "env:";
 
-/// In place of a digest: the file was another one each time it was read.
+/// The word in place of the digest of a file that was another one each time it was read.
 const CHANGING: &str = "changing";
 
 /// Files by their names, each with its digest: `None` for one that is not there, or cannot be read.

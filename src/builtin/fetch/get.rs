@@ -232,7 +232,7 @@ fn refusal(url: &Url, status: StatusCode, wait: Option<Duration>) -> String {
     }
 }
 
-/// Without the port that goes without saying.
+/// The host of an address, with its port unless that is the usual one.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

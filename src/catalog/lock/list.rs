@@ -27,7 +27,7 @@ impl LockedList {
         now
     }
 
-    /// Without what `other` has in the same words.
+    /// Removes the tools that `other` has in the same words.
     pub(super) fn without(mut self, other: &Self) -> Self {
         self.tools.retain(|tool| other.hash(&tool.name) != Some(tool.sha256.as_str()));
         let names: HashSet<&str> = self.tools.iter().map(|tool| tool.name.as_str()).collect();

@@ -112,7 +112,7 @@ impl Init {
         Ok(if regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REGRESSED) })
     }
 
-    /// In their order, each once.
+    /// Modes to measure, in their order, each once.
     fn modes(&self) -> Result<Vec<Mode>, Error> {
         let mut modes = match self.mode.is_empty() {
             true => vec![Mode::Sequential, Mode::Parallel],

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::cli::{context::Context, terminal::ui::Ui};
 
-/// Between two looks at the servers.
+/// Time between two looks at the servers.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long is waited for a key at a time: then a signal may have come.
 const KEY: Duration = Duration::from_millis(200);

@@ -12,7 +12,7 @@ use toolcrib::{
 
 use crate::cli::terminal::ui::{Ui, counted, seconds};
 
-/// Which part of the tasks passed, of those that were judged.
+/// The share of judged tasks that passed.
 fn rate(totals: &Totals) -> Option<String> {
     if totals.sample_figures().is_some() {
         // It has lines of its own.
@@ -25,7 +25,7 @@ fn rate(totals: &Totals) -> Option<String> {
     Some(format!("{:.1}% of {judged} judged{all}", 100.0 * rate.value))
 }
 
-/// Which part passed of all tasks, where that is another one than of those that were judged.
+/// The share of all tasks that passed. `None`: it is that of the judged tasks.
 pub(super) fn of_all(counts: OutcomeCounts) -> Option<String> {
     counts.pass_rate_of_all().map(|rate| format!("{:.1}% of all", 100.0 * rate))
 }

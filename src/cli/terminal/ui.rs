@@ -315,7 +315,7 @@ impl Ui {
         ExitCode::from(exit)
     }
 
-    /// Like [`Ui::fail`], for any error of a command.
+    /// Shows any error of a command like [`Ui::fail`], and returns the exit code.
     pub(crate) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
         let shared = error.downcast_ref::<Arc<Error>>().map(|error| &**error);
         match error.downcast_ref::<Error>().or(shared) {

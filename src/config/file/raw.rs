@@ -140,7 +140,7 @@ pub(super) struct RawConfig {
     pub(super) http: HttpConfig,
     pub(super) llm: Option<RawLlm>,
     pub(super) agent: AgentConfig,
-    /// With the client that it names.
+    /// The judge, and the client that it names.
     pub(super) judge: (JudgeConfig, Option<Text>),
     pub(super) extract: Option<(ExtractConfig, Option<Text>)>,
     pub(super) run: RunConfig,

@@ -125,9 +125,9 @@ pub enum ToolProtocol {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aliases {
-    /// From a name that is no tool to a tool: its own name, `server.tool` or its visible name.
+    /// Tools by names that are no tools: each a tool's own name, `server.tool` or its visible name.
     pub tools: BTreeMap<String, String>,
-    /// From a name that is no argument of the tool to one that is.
+    /// Arguments of the tool by names that are none.
     pub arguments: BTreeMap<String, String>,
 }
 

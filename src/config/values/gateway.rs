@@ -125,7 +125,7 @@ impl GatewayToken {
 }
 
 impl fmt::Debug for GatewayToken {
-    /// Without the secret.
+    /// Writes all but the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, token: _, tools, read_only } = self;
         f.debug_struct("GatewayToken")

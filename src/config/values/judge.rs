@@ -37,7 +37,7 @@ impl JudgeConfig {
     }
 }
 
-/// After the grader of inspect (`model_graded_qa`) and that of Humanity's Last Exam.
+/// The prompt, after the grader of inspect (`model_graded_qa`) and that of Humanity's Last Exam.
 const PROMPT: &str = "\
 You assess whether an answer to a question is correct. Here are the question, the correct answer, and the answer to assess.
 

@@ -25,9 +25,9 @@ pub(in crate::config) const DEFAULT: &str = "the default with OPENAI_API_KEY";
 pub struct ModelFlags {
     /// The client or strategy, in place of `client`.
     pub client: Option<String>,
-    /// In place of `model`.
+    /// The model's name, in place of `model`.
     pub model: Option<String>,
-    /// In place of `base_url`.
+    /// The base URL, in place of `base_url`.
     pub base_url: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct AskedModel {
 /// A table of `[llm]` as far as it could be read. What it lacks may be given elsewhere.
 #[derive(Debug, Clone)]
 pub(in crate::config) struct LlmDraft {
-    /// Without `model` or `base_url` where these are missing or wrong.
+    /// The client, without `model` or `base_url` where these are missing or wrong.
     pub(in crate::config) llm: LlmConfig,
     pub(in crate::config) model: Option<Arc<Error>>,
     pub(in crate::config) base_url: Option<Arc<Error>>,

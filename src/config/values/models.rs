@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Strategy {
-    /// In which order.
+    /// The order in which members are asked.
     pub order: Order,
     /// Who is asked: clients, or strategies again.
     pub members: Vec<LlmConfig>,
@@ -34,7 +34,7 @@ pub struct Strategy {
     pub retry: Option<RetryPolicy>,
 }
 
-/// In which order the members of a strategy are asked.
+/// The order in which the members of a strategy are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {

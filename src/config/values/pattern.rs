@@ -44,7 +44,7 @@ impl NamePattern {
     }
 }
 
-/// By the text as it was written.
+/// Compares the texts as they were written.
 impl PartialEq for NamePattern {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()

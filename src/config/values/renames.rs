@@ -10,8 +10,8 @@ use crate::tool::{Tool, ToolName};
 pub struct ToolRenames(BTreeMap<String, ToolName>);
 
 impl ToolRenames {
-    /// By the names that the server gives them. Of two tools that are to have one name, the first in order of their
-    /// own names has it.
+    /// Makes renames of `names`: names that the server gives its tools, each with the one that is shown. Of two tools that are
+    /// to have one name, the first in order of their own names has it.
     pub fn new(names: impl IntoIterator<Item = (String, ToolName)>) -> Self {
         Self(names.into_iter().collect())
     }

@@ -10,8 +10,9 @@ use crate::config::NamePattern;
 #[cfg(feature = "http")]
 mod address;
 
-/// Bytes that all rules together may look at in one call. Each text and number counts for at least as many as below, and a text
-/// that may be an address for so many more for each of its bytes, because it is read in all its forms.
+/// Bytes that all rules together may look at in one call. Each text counts for [`OF_TEXT`] besides its own bytes, each number
+/// for [`OF_NUMBER`]. The bytes of a text that may be an address count [`OF_FORMS`] times more, because it is read in all its
+/// forms.
 const MOST_LOOKED_AT: usize = 256 << 20;
 const OF_TEXT: usize = 256;
 const OF_NUMBER: usize = 64;
@@ -65,7 +66,7 @@ pub(crate) struct Look {
 pub(crate) struct TooLarge;
 
 impl PartialEq for DenyRule {
-    /// By the patterns as they were written.
+    /// Compares the patterns as they were written.
     fn eq(&self, other: &Self) -> bool {
         self.tool == other.tool && self.arg == other.arg && self.pattern.as_str() == other.pattern.as_str()
     }

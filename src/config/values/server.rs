@@ -41,8 +41,8 @@ pub struct ServerConfig {
     pub endpoint: Endpoint,
     /// Limit from the server's own turn until its tools are known.
     pub startup_timeout: Duration,
-    /// In place of `startup_timeout`, if longer, for the first start of a package by a package runner such as
-    /// `npx` or `uvx`: it may have to be downloaded.
+    /// Limit in place of `startup_timeout`, if longer, for the first start of a package by a package runner such as `npx` or
+    /// `uvx`: it may have to be downloaded.
     pub install_timeout: Duration,
     /// Limit of one call; progress of the tool starts it anew.
     pub call_timeout: Duration,
@@ -54,7 +54,7 @@ pub struct ServerConfig {
     pub slow_call_notice: Duration,
     /// Bytes of one result that are passed on. The rest is kept in a file that a note in the result names.
     pub max_output: usize,
-    /// Which tools are offered and may be called.
+    /// The tools that are offered and may be called.
     pub tools: ToolFilter,
     /// Other names for tools. All else in this entry has the server's own names.
     pub renames: ToolRenames,
@@ -64,14 +64,13 @@ pub struct ServerConfig {
     pub max_concurrent_calls: Option<NonZeroUsize>,
     /// The treatment of arguments that do not fit the schema.
     pub check_arguments: ArgumentCheck,
-    /// Which lost calls may be sent again.
+    /// The lost calls that may be sent again.
     pub retry_calls: RetryCalls,
     /// How often a dead server is started again.
     pub restart: RestartPolicy,
     /// Waits of the stop ladder.
     pub stop: StopGrace,
-    /// After this time without a call the server gets a ping, and has the same time to answer. `None`:
-    /// it is not asked.
+    /// Time without a call after which the server gets a ping, and has the same time to answer. `None`: it is not asked.
     pub keepalive: Option<Duration>,
     /// Files that the server is made of, as patterns relative to its working directory, besides those that
     /// [`ServerConfig::own_files`] finds by itself.
@@ -148,8 +147,8 @@ pub struct StdioConfig {
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
-    /// Which packages the process may have imported that a Python server may be forked from, where that is quicker and was seen to
-    /// make no difference.
+    /// The packages that the process may have imported from which a Python server may be forked, where that is quicker and was
+    /// seen to make no difference.
     pub template: TemplatePackages,
     /// Variables that all servers inherit. A process from which several servers are forked may have no other values, but those
     /// that interpreters read at their start.
@@ -353,7 +352,7 @@ pub enum ArgumentCheck {
     Off,
 }
 
-/// Which calls may be repeated after the server died under them. A lost call may have run.
+/// The calls that may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryCalls {

@@ -68,7 +68,7 @@ pub(super) fn one(message: String, accepted: Accepted, budget: &Arc<Budget>) -> 
     answer.unwrap_or_else(|refused| refused)
 }
 
-/// Nothing but a status.
+/// An answer that is nothing but a status.
 pub(super) fn empty(status: StatusCode) -> Answer {
     let mut answer = Response::new(Full::default().boxed_unsync());
     *answer.status_mut() = status;

@@ -32,7 +32,7 @@ pub(super) struct ReplayLog {
     // Held for a look or a change, never across an await.
     streams: Mutex<Streams>,
     changed: Notify,
-    /// In which its events count, until they are dropped and sent.
+    /// Budget for which its events count, until they are dropped and sent.
     budget: Arc<Budget>,
 }
 

@@ -102,7 +102,7 @@ impl HttpSession {
         (self.usage.open.load(Relaxed) == 0).then(|| lock(&self.usage.since).elapsed())
     }
 
-    /// Since when it has not ended anything that was asked.
+    /// Time since which none of its requests or streams has ended.
     fn since(&self) -> Instant {
         *lock(&self.usage.since)
     }

@@ -25,7 +25,7 @@ pub(super) struct Servers {
     program: std::path::PathBuf,
 }
 
-/// Abilities that a server must have in spite of its oddities.
+/// Results that a server must give in spite of its oddities.
 #[derive(Default)]
 struct Promise {
     ready: bool,

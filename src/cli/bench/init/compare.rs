@@ -213,7 +213,7 @@ impl ModeChange {
 }
 
 impl ServerChange {
-    /// Nothing when there is nothing to compare.
+    /// The line of a change. `None`: there is nothing to compare.
     fn line(&self) -> Option<String> {
         let show = |time: Option<f64>| {
             time.map_or_else(|| "not ready".to_owned(), |millis| format!("{:.2}s", millis / 1e3))

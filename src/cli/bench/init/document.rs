@@ -85,11 +85,11 @@ pub(super) struct ModeRow {
 #[derive(Serialize, Deserialize)]
 pub(super) struct FirstCallRow {
     pub(super) tool: String,
-    /// From the call to its answer, the start of its server included.
+    /// Time from the call to its answer, the start of its server included.
     pub(super) ms: Spread,
 }
 
-/// Nothing of nothing.
+/// The least, middle and greatest of some values. All are `None` if there are no values.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Spread {
     pub(super) min: Option<f64>,
@@ -116,10 +116,10 @@ pub(super) struct ServerRow {
     pub(super) cpu_ms: Option<f64>,
     #[serde(default)]
     pub(super) rss_bytes: Option<u64>,
-    /// In how many runs it was forked from a template.
+    /// Number of runs in which it was forked from a template.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) forked: usize,
-    /// In how many runs it was the last to be ready.
+    /// Number of runs in which it was the last to be ready.
     #[serde(default)]
     pub(super) last: usize,
 }

@@ -161,7 +161,7 @@ impl Series {
     }
 }
 
-/// From its own turn on.
+/// Time that a start takes from its own turn on.
 fn own(phases: &Phases) -> Duration {
     phases.total().saturating_sub(phases.queue)
 }
