@@ -189,7 +189,7 @@ pub struct ServersSummary {
     pub wall: Option<Duration>,
     /// Wanted servers that are not there.
     pub missing: Vec<ServerName>,
-    /// The guard's absence in words, if servers are kept without one. `None`: a guard keeps them.
+    /// The reason why servers have no guard. `None`: they have one.
     pub unguarded: Option<String>,
     /// Rules of the configuration that concern no tool.
     #[serde(default)]

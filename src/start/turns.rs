@@ -20,8 +20,8 @@
 //! slot, every slot takes the longest, so that what is left over at the very end is short. Servers without history
 //! count as long, as they may have to be installed, and keep the order of the configuration.
 //!
-//! Servers that were forked the last time come first under [`StartJobs::Cores`]: the first of them begins a template in its
-//! turn. The others come next, before all that work by themselves: they give their slot up at once.
+//! The first server of those that were forked the last time begins a template in its turn. The others come next, before all
+//! that work by themselves, under [`StartJobs::Cores`]: they give their slot up at once.
 
 use std::{
     num::NonZeroUsize,

@@ -20,7 +20,7 @@ const MAX_LINE: usize = 16 << 20;
 /// Answers are looked at so far for their ids: the gateway writes them first.
 const MOST_LOOKED_AT: usize = 4_096;
 
-/// The part of a client's conversation that a new daemon needs to know.
+/// The state of a client's conversation.
 #[derive(Default)]
 pub(super) struct Relay {
     state: Mutex<State>,

@@ -28,7 +28,7 @@ const LEFT_OUT: [usize; 12] = [13, 10, 9, 3, 11, 5, 12, 8, 4, 7, 6, 2];
 /// Letters of a note that are shown at least.
 const NOTE: usize = 40;
 
-/// The shortest time over which a share is shown: the kernel's clock ticks (10 ms) say nothing about a shorter one.
+/// The shortest time that a share is computed over: the kernel's clock ticks (10 ms) say nothing about a shorter one.
 const CLOCK: Duration = Duration::from_millis(50);
 
 /// CPU time that processes had used at one moment.
