@@ -135,7 +135,7 @@ impl CatalogEntry {
     /// Checks as [`CatalogEntry::check`] does, with what may still be compared to suggest other names.
     ///
     /// # Errors
-    /// As [`CatalogEntry::check`].
+    /// The errors of [`CatalogEntry::check`].
     pub(crate) fn check_within(&self, arguments: &Map<String, Value>, left: &mut Comparisons) -> Result<()> {
         if self.checked == ArgumentCheck::Off {
             return Ok(());
@@ -191,7 +191,7 @@ impl CatalogEntry {
     /// Begins a check like [`CatalogEntry::begin_check`], of an object that need not be copied.
     ///
     /// # Errors
-    /// The same as of [`CatalogEntry::begin_check`].
+    /// The errors of [`CatalogEntry::begin_check`].
     // No future of its own: nearly every check is done at once, and is on the path of every call.
     pub(crate) fn begin_check_of<'a>(
         &'a self,
@@ -356,7 +356,7 @@ impl ToolCatalog {
     /// The tool written as `server.tool`. Both names may hold dots: the longest server name that fits counts.
     ///
     /// # Errors
-    /// As [`ToolCatalog::find`].
+    /// The errors of [`ToolCatalog::find`].
     pub fn find_path(&self, path: &str) -> Result<&Arc<CatalogEntry>> {
         let server = self
             .by_path

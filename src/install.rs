@@ -160,7 +160,7 @@ impl Installation {
     /// Removes the entry. If nothing else has changed since it was written, the file is as it was before, byte for byte.
     ///
     /// # Errors
-    /// As [`Installation::write`].
+    /// The errors of [`Installation::write`].
     pub fn remove(&self) -> Result<InstallReport> {
         self.check_place()?;
         let Some(text) = file::read(&self.path)? else {

@@ -111,7 +111,7 @@ impl Manager {
     /// up.
     ///
     /// # Errors
-    /// The same as of [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
+    /// The errors of [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         #[cfg(feature = "http")]
         let prompt = options.authorization_prompt.clone();
@@ -279,7 +279,7 @@ impl Manager {
     /// Calls `tool` of `server`. See [`Toolbox::call`].
     ///
     /// # Errors
-    /// The same as of [`Toolbox::call`].
+    /// The errors of [`Toolbox::call`].
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
         self.toolbox.call(server, tool, arguments).await
     }

@@ -254,7 +254,7 @@ impl<'a> Trust<'a> {
     /// The same for one that was read.
     ///
     /// # Errors
-    /// As [`Trust::require`].
+    /// The errors of [`Trust::require`].
     pub fn require_config(self, config: &Config) -> Result<()> {
         let file = config.file.clone().unwrap_or_default();
         self.refuse(&file, self.look(&[config]).standing)

@@ -147,7 +147,7 @@ impl DaemonClient {
     /// Calls a tool. A tool-level error is `Ok`.
     ///
     /// # Errors
-    /// As [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
+    /// The errors of [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
     pub fn call(&mut self, call: CallRequest) -> Result<CallAnswer> {
         let tool = call.tool.clone();
         // The daemon takes no request whose end could not be written.

@@ -77,7 +77,7 @@ impl DaemonPlace {
     /// Finds the place like [`DaemonPlace::of`] for a file that was removed: by the path that it had.
     ///
     /// # Errors
-    /// The same as of [`DaemonPlace::of`], for its folder.
+    /// The errors of [`DaemonPlace::of`], for its folder.
     pub fn of_removed(file: &Path, env: &Env) -> Result<Self> {
         let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
             return Self::of(file, env);

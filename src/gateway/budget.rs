@@ -106,7 +106,7 @@ impl Budget {
     /// Takes bytes like [`Budget::take`] for a message that waits until a client reads it. `is_first`: no other waits there.
     ///
     /// # Errors
-    /// The same as of [`Budget::take`], or more would wait than may.
+    /// The errors of [`Budget::take`], or more would wait than may.
     pub(super) fn take_waiting(self: &Arc<Self>, bytes: usize, is_first: bool) -> Result<Held, BudgetFull> {
         let mut held = self.nothing_waiting();
         held.grow_waiting(bytes, is_first)?;
@@ -116,7 +116,7 @@ impl Budget {
     /// Takes bytes like [`Budget::take`] for a notification that waits until a server reads it.
     ///
     /// # Errors
-    /// The same as of [`Budget::take`], or too much waits already.
+    /// The errors of [`Budget::take`], or too much waits already.
     pub(super) fn take_told(self: &Arc<Self>, bytes: usize) -> Result<Told, BudgetFull> {
         let told = Told(self.take(bytes)?);
         let before = self.told.fetch_add(bytes, Relaxed);
@@ -230,7 +230,7 @@ impl Held {
     /// Takes more like [`Held::grow`] for a message that waits until a client reads it. `is_first`: no other waits there.
     ///
     /// # Errors
-    /// The same as of [`Held::grow`], or more would wait than may.
+    /// The errors of [`Held::grow`], or more would wait than may.
     pub(super) fn grow_waiting(&mut self, more: usize, is_first: bool) -> Result<(), BudgetFull> {
         let most = self.budget.most;
         let most = if is_first && more <= SHORT { most } else { most / OF_WAITING };

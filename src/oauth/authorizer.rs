@@ -179,7 +179,7 @@ impl Authorizer {
     /// Gets another token for a request that was refused. `None`: the refusal has another reason.
     ///
     /// # Errors
-    /// As [`Authorizer::bearer`].
+    /// The errors of [`Authorizer::bearer`].
     pub(crate) async fn answer(
         &self,
         refusal: &Refusal<'_>,

@@ -122,7 +122,7 @@ pub async fn login(
 /// (RFC 7009).
 ///
 /// # Errors
-/// As [`login`]; the login cannot be removed.
+/// The errors of [`login`]; the login cannot be removed.
 pub async fn logout(config: &Config, server: &str) -> Result<Logout> {
     let (authorizer, _) = remote(config, server)?;
     let name = authorizer.server.clone();

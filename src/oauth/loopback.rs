@@ -41,7 +41,7 @@ impl LoopbackPrompt {
     /// the last login, or on any free one. `show` gets the address for the user's browser.
     ///
     /// # Errors
-    /// As [`login`](super::login); the port cannot be had.
+    /// The errors of [`login`](super::login); the port cannot be had.
     pub async fn bind(
         config: &Config,
         server: &str,

@@ -89,11 +89,11 @@ pub struct Pipes {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopOutcome {
-    /// By itself, or on end of input.
+    /// It ended by itself, or on end of input.
     Exited,
-    /// On SIGTERM.
+    /// It ended on SIGTERM.
     Terminated,
-    /// On SIGKILL.
+    /// It ended on SIGKILL.
     Killed,
 }
 

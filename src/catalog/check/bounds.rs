@@ -62,7 +62,7 @@ impl SchemaRequirements {
     /// Finds requirements like [`SchemaRequirements::of`], for values that are no arguments.
     ///
     /// # Errors
-    /// The same as of [`SchemaRequirements::of`].
+    /// The errors of [`SchemaRequirements::of`].
     pub(super) fn of_any(schema: &Schema) -> Result<Self, &'static str> {
         let mut look = SchemaContents {
             left: MOST_VALUES,

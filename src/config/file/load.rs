@@ -55,7 +55,7 @@ impl Config {
     /// Reads a file like [`Config::load`], with a profile of the file and settings in place of its own.
     ///
     /// # Errors
-    /// The same as of [`Config::load`]. There is no such profile; a setting is not one of a configuration file, or its value is
+    /// The errors of [`Config::load`]. There is no such profile; a setting is not one of a configuration file, or its value is
     /// not accepted there.
     pub fn load_with(path: Option<&Path>, env: &Env, overrides: &ConfigOverrides) -> Result<Self> {
         let file = Self::locate(path, env)?;

@@ -39,7 +39,7 @@ impl Asked {
 
 /// Serves until it is dropped.
 pub(crate) struct Site {
-    /// Without a slash at its end.
+    /// The address without a slash at its end.
     pub(crate) url: String,
     accepted: Arc<AtomicUsize>,
     asked: Arc<Mutex<Vec<Asked>>>,

@@ -57,7 +57,7 @@ struct Flags {
     astray: bool,
     /// Is lost by its client at random.
     mayhem: bool,
-    /// For how long a list is good, in milliseconds.
+    /// Time for which a list is good, in milliseconds.
     ttl: u64,
     /// Where side effects are written.
     count: Option<String>,

@@ -39,7 +39,7 @@ fn folders(path: &str) -> String {
     format!("{number} ({}{rest})", first.join(", "))
 }
 
-/// Like [`program_path`], and checks that the program and the working directory exist.
+/// Finds the program like [`program_path`], and checks that it and the working directory exist.
 fn check(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
     if !spec.cwd.is_dir() {
         return Err(SpawnError::new(

@@ -46,7 +46,7 @@ const SLOW_MS: u64 = 1000;
 const GRACE: Duration = Duration::from_secs(3);
 /// How long one answer may take before something is broken.
 const LIMIT: Duration = Duration::from_secs(30);
-/// With `--check`, calls beside the disturbance may take so many times as long as without it.
+/// Limit of `--check`: calls beside the disturbance may take so many times as long as without it.
 const MOST_TIMES: f64 = 2.0;
 
 #[derive(Args)]

@@ -51,7 +51,7 @@ pub(crate) struct TemplateFaults {
 /// The starts of all rounds of one kind.
 #[derive(Default)]
 struct Starts {
-    /// From the first loan of its round until it was ready.
+    /// Times from the first loan of its round until it was ready.
     times: Vec<Duration>,
 }
 

@@ -34,7 +34,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const SEEN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program that is ready may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long no process must be seen before there is none: a look at all processes takes time.
 const QUIET: Duration = Duration::from_millis(100);

@@ -77,7 +77,7 @@ struct Template {
     pid: Pid,
     /// `None` from when it is killed until it was reaped.
     sockets: Option<Sockets>,
-    /// Until its program was executed, or could not be.
+    /// The launch of its program. `None`: it was executed, or could not be.
     launching: Option<Launching>,
     /// Requests that it has not answered, by their numbers.
     pending: HashMap<u64, PendingFork>,

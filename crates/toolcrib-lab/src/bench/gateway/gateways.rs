@@ -45,7 +45,7 @@ pub(crate) struct Gateway {
 /// A gateway that runs, unless each client starts one.
 pub(crate) struct Running {
     child: Option<Child>,
-    /// With all words filled in.
+    /// The command with all words filled in.
     command: Vec<String>,
     url: Option<String>,
     after: Vec<String>,

@@ -15,10 +15,10 @@ pub(super) struct Row {
     pub(super) gateway: String,
     pub(super) how: String,
     pub(super) calls: usize,
-    /// With one caller.
+    /// The median with one caller.
     pub(super) p50: Duration,
     pub(super) p99: Duration,
-    /// To the median of the floor.
+    /// The time that is added to the median of the floor.
     pub(super) added: Duration,
     /// Calls a second with all callers.
     pub(super) rate: f64,

@@ -39,7 +39,7 @@ pub(super) struct Faults {
     /// A share of requests fails, after half of its time. Which ones is decided by their name and number of attempts,
     /// so that every client meets the same failures.
     pub(super) share: f64,
-    /// Until a time another share fails.
+    /// A time, and the share of requests that fails until then in place of `share`.
     pub(super) before: (Duration, f64),
     /// So many first attempts of each request fail.
     pub(super) first: u32,
@@ -69,7 +69,7 @@ pub(super) enum Asking {
 /// The outcome of a number of requests.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Until the last answer.
+    /// Time until the last answer.
     pub(super) took: Duration,
     pub(super) lost: usize,
     /// Requests at the server, and most for one.

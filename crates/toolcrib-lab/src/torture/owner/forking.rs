@@ -19,7 +19,7 @@ use crate::torture::{census, row::Forked, trial::TEMPLATE_MARK};
 
 /// How long it may take until a server is forked: the first one is not, and a template has to be there.
 const LIMIT: Duration = Duration::from_secs(45);
-/// Between two looks or starts.
+/// Time between two looks or starts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How the server is forked.
