@@ -79,7 +79,7 @@ pub struct Finding {
     pub subject: String,
     /// The finding, in words.
     pub text: String,
-    /// The advice what to do.
+    /// Advice on what to do.
     pub help: Option<String>,
     /// The error, if there is one.
     pub error: Option<Arc<Error>>,

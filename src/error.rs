@@ -201,7 +201,7 @@ pub enum Error {
     Input {
         /// File, line and what is wrong there.
         what: String,
-        /// The advice what to write instead.
+        /// Advice on what to write instead.
         help: Option<String>,
     },
 }
@@ -383,7 +383,7 @@ impl Error {
         }
     }
 
-    /// The advice what to do next, as a sentence or a command.
+    /// Advice on what to do next, as a sentence or a command.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help.clone(),

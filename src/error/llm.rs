@@ -96,7 +96,7 @@ impl LlmError {
         causes
     }
 
-    /// The advice what to do next.
+    /// Advice on what to do next.
     pub fn help(&self) -> Option<String> {
         if self.help.is_some() {
             return self.help.clone();

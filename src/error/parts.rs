@@ -23,7 +23,7 @@ pub struct ConfigError {
     pub unset_variable: Option<String>,
     /// The mistake, in words.
     pub message: String,
-    /// The advice what to write instead.
+    /// Advice on what to write instead.
     pub help: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct ServerError {
     pub causes: Vec<String>,
     /// The last lines of its stderr.
     pub stderr_tail: Vec<String>,
-    /// The advice what to do next.
+    /// Advice on what to do next.
     pub help: Option<String>,
     /// The variable whose lack ended it, if that was not set for the process that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ pub struct Silence {
     pub causes: Vec<String>,
     /// The last lines of its stderr.
     pub stderr_tail: Vec<String>,
-    /// The advice what to do next.
+    /// Advice on what to do next.
     pub help: String,
 }
 

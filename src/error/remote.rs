@@ -22,7 +22,7 @@ pub struct RemoteError {
     pub causes: Vec<String>,
     /// The last lines of the server's stderr.
     pub stderr_tail: Vec<String>,
-    /// The advice what to do next.
+    /// Advice on what to do next.
     pub help: Option<String>,
     /// The variable whose lack ended the server, if that was not set for the other process.
     #[serde(default, skip_serializing_if = "Option::is_none")]

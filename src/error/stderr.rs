@@ -9,7 +9,7 @@ pub(crate) use self::variable::{VARIABLES, is_setting, missing_variables};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Diagnosis<'a> {
     pub(crate) line: &'a str,
-    /// The advice what to do, if the line is one of those that are known.
+    /// Advice on what to do, if the line is one of those that are known.
     pub(crate) help: Option<String>,
 }
 

@@ -51,7 +51,7 @@ impl OauthError {
         matches!(&self.kind, OauthErrorKind::Refused(code) if codes.contains(&code.as_str()))
     }
 
-    /// The advice what to do about it.
+    /// Advice on what to do about it.
     pub(super) fn advice(&self, server: &ServerName) -> String {
         match &self.help {
             Some(help) => help.clone(),

@@ -110,7 +110,7 @@ pub(super) enum Notice {
         errno: Option<i32>,
         /// The error in words, if not.
         what: Option<String>,
-        /// The advice what to do about it, if there is any.
+        /// Advice on what to do about it, if there is any.
         help: Option<String>,
     },
     /// The server has ended; its descendants may run still.
