@@ -54,7 +54,7 @@ struct HeldRequest {
     question: [u8; 32],
     since: Instant,
     rounds: usize,
-    /// Requests for input of which the server waits for answers, by keys of the gateway.
+    /// Requests for input whose answers the server waits for, by keys of the gateway.
     open: Vec<(String, CountedRequest)>,
     running: RunningRequest,
 }

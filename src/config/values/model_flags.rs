@@ -46,7 +46,7 @@ pub struct AskedModel {
     pub llm: LlmConfig,
     /// Variables that were read though the configuration does not name them, as `OPENAI_API_KEY`.
     pub variables: Vec<&'static str>,
-    /// Problems for which parts of the model's configuration were left out.
+    /// Problems because of which parts of the model's configuration were left out.
     pub warnings: Vec<Arc<Error>>,
 }
 

@@ -33,7 +33,7 @@ impl ToolRenames {
         (self.own(shown) == Some(&*tool.name)).then(|| tool.shown_as(shown))
     }
 
-    /// The first tool of `offered` (their own names) that would be shown by the own name of another one: both own names, and
+    /// The first tool of `offered` (their own names) that would be shown by the same name as another one: both own names, and
     /// the name that is shown.
     pub(crate) fn clash<'a>(&'a self, offered: &[&'a str]) -> Option<(&'a str, &'a str, &'a str)> {
         let taken = |own: &&'a str| {

@@ -23,7 +23,7 @@ pub struct McpClient {
     user: Place,
     /// Where the file of a project is, from the folder of the project.
     project: Option<&'static str>,
-    /// Files and folders in the home folder that show that its user has this client.
+    /// Folders in the home folder that show that its user has this client.
     marks: &'static [&'static str],
     form: EntryForm,
 }
