@@ -78,15 +78,15 @@ impl Manager {
     /// Starts every server of `config`.
     ///
     /// # Errors
-    /// As [`toolcrib::Manager::start`](crate::Manager::start), and [`Error::Io`] in async code.
+    /// The errors of [`toolcrib::Manager::start`](crate::Manager::start), and [`Error::Io`] in async code.
     pub fn start(config: &Config) -> Result<Self> {
         Self::start_with(config, StartOptions::default())
     }
 
-    /// As [`Manager::start`], with options.
+    /// Starts all servers like [`Manager::start`], with options.
     ///
     /// # Errors
-    /// As [`toolcrib::Manager::start_with`](crate::Manager::start_with), and [`Error::Io`] in async code.
+    /// The errors of [`toolcrib::Manager::start_with`](crate::Manager::start_with), and [`Error::Io`] in async code.
     pub fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         let runtime = OwnRuntime::new()?;
         let manager = runtime.block_on(manager::Manager::start_with(config, options))??;
@@ -116,7 +116,7 @@ impl Manager {
     /// Calls `tool` of `server`. A tool-level error is `Ok`.
     ///
     /// # Errors
-    /// As [`toolcrib::Toolbox::call`](crate::Toolbox::call), and [`Error::Io`] in async code.
+    /// The errors of [`toolcrib::Toolbox::call`](crate::Toolbox::call), and [`Error::Io`] in async code.
     pub fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
         self.runtime.block_on(self.manager.call(server, tool, arguments))?
     }
@@ -124,7 +124,7 @@ impl Manager {
     /// Calls a tool of the catalog, with options.
     ///
     /// # Errors
-    /// As [`toolcrib::Toolbox::call_entry`](crate::Toolbox::call_entry), and [`Error::Io`] in async code.
+    /// The errors of [`toolcrib::Toolbox::call_entry`](crate::Toolbox::call_entry), and [`Error::Io`] in async code.
     pub fn call_entry(
         &self,
         entry: &CatalogEntry,

@@ -139,7 +139,7 @@ pub(crate) fn leads_out(error: &io::Error) -> bool {
 /// The first `limit` bytes of a regular file.
 ///
 /// # Errors
-/// As [`open`], and it cannot be read.
+/// The errors of [`open`], or the file cannot be read.
 pub(crate) fn beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(limit).read_to_end(&mut bytes)?;
@@ -149,7 +149,7 @@ pub(crate) fn beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// A whole regular file.
 ///
 /// # Errors
-/// As [`beginning`], and it is longer than `limit` ([`ErrorKind::InvalidData`]).
+/// The errors of [`beginning`], or the file is longer than `limit` ([`ErrorKind::InvalidData`]).
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     whole(path, beginning(path, limit + 1)?, limit)
 }
@@ -166,10 +166,10 @@ fn text(path: &Path, bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| refused(path, &format!("is not text: {error}")))
 }
 
-/// As [`read`], for a file that is text.
+/// Reads a file like [`read`], and expects text in it.
 ///
 /// # Errors
-/// As [`read`], and it is no UTF-8 ([`ErrorKind::InvalidData`]).
+/// The errors of [`read`], or the file is no UTF-8 ([`ErrorKind::InvalidData`]).
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text(path, read(path, limit)?)
 }
@@ -195,7 +195,7 @@ pub(crate) struct BoundedLines {
 
 impl BoundedLines {
     /// # Errors
-    /// As [`open`].
+    /// The errors of [`open`].
     pub(crate) fn open(path: &Path, limit: u64) -> io::Result<Self> {
         Ok(Self::of(open(path)?, path, limit))
     }

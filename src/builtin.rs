@@ -39,8 +39,8 @@ use crate::{
     task::PageExtractor,
 };
 
-/// For how long a list of tools is good: another one comes with another version only, and that is another program.
-/// What the SDK says when nothing is said is that it is good for no time at all.
+/// Time for which a list of tools is good: another list comes with another version only, and that is another program. Without
+/// it the SDK would say that the list is good for no time at all.
 const LIST_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// One built-in server, ready to serve.
@@ -53,11 +53,11 @@ pub(crate) enum Builtin {
     Fetch(Arc<fetch::Fetch>),
 }
 
-/// What a built-in server finds around it.
+/// Surroundings of a built-in server: its folder, clients and variables.
 pub(crate) struct Site<'a> {
     /// Relative paths start here.
     pub base: &'a Path,
-    /// For those that use the web.
+    /// HTTP clients, for servers that use the web.
     pub http: &'a HttpClients,
     /// Reads pages for `fetch`.
     pub extractor: Option<Arc<dyn PageExtractor>>,
@@ -66,7 +66,7 @@ pub(crate) struct Site<'a> {
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// What a tool gives: a value for structured content and text, or text alone.
+/// The result of a tool: a value for structured content and text, or text alone.
 enum Output {
     Text(String),
     Data(Value),

@@ -92,14 +92,14 @@ pub struct CatalogEntry {
     /// The tool as the server describes it.
     pub tool: Tool,
     check: Arc<SchemaCheck>,
-    /// What happens to arguments that do not fit.
+    /// The treatment of arguments that do not fit.
     pub(crate) checked: ArgumentCheck,
     /// Known once it was asked for.
     tokens: OnceLock<usize>,
     /// The schema of its arguments for models, once one was asked.
     #[cfg(feature = "agents")]
     valid_input: OnceLock<Arc<Map<String, Value>>>,
-    /// As clients of the gateway see it, once one has asked.
+    /// The tool as clients of the gateway see it, once one has asked.
     #[cfg(feature = "daemon")]
     pub(crate) listed: OnceLock<ListedTool>,
 }
@@ -110,7 +110,7 @@ pub struct CatalogEntry {
 pub(crate) struct ListedTool {
     /// `None`: no client could read it.
     pub(crate) tool: Option<crate::json_rpc::RawObject>,
-    /// As clients of the old era see it, where that is something else.
+    /// The tool as clients of the old era see it. `None`: they see it like the others.
     pub(crate) old_era: Option<crate::json_rpc::RawObject>,
     /// Lines about what its server says wrongly.
     pub(crate) faults: Vec<String>,
@@ -135,7 +135,7 @@ impl CatalogEntry {
     /// Checks as [`CatalogEntry::check`] does, with what may still be compared to suggest other names.
     ///
     /// # Errors
-    /// As [`CatalogEntry::check`].
+    /// The errors of [`CatalogEntry::check`].
     pub(crate) fn check_within(&self, arguments: &Map<String, Value>, left: &mut Comparisons) -> Result<()> {
         if self.checked == ArgumentCheck::Off {
             return Ok(());
@@ -172,8 +172,8 @@ impl CatalogEntry {
         check.at_once(structured).is_some_and(|verdict| verdict.is_ok())
     }
 
-    /// As [`CatalogEntry::check`], with the time that it takes: what is not done in a moment is returned, to be
-    /// awaited. What takes too long passes: the server will check for itself.
+    /// Checks arguments like [`CatalogEntry::check`], within a limit of time: a check that takes longer than a moment is
+    /// returned, to be awaited. One that takes too long passes: the server will check for itself.
     ///
     /// # Errors
     /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
@@ -188,10 +188,10 @@ impl CatalogEntry {
         self.begin_check_of(&Arc::new(Value::Object(arguments.clone())), threads)
     }
 
-    /// As [`CatalogEntry::begin_check`], of an object that need not be copied.
+    /// Begins a check like [`CatalogEntry::begin_check`], of an object that need not be copied.
     ///
     /// # Errors
-    /// As [`CatalogEntry::begin_check`].
+    /// The errors of [`CatalogEntry::begin_check`].
     // No future of its own: nearly every check is done at once, and is on the path of every call.
     pub(crate) fn begin_check_of<'a>(
         &'a self,
@@ -356,7 +356,7 @@ impl ToolCatalog {
     /// The tool written as `server.tool`. Both names may hold dots: the longest server name that fits counts.
     ///
     /// # Errors
-    /// As [`ToolCatalog::find`].
+    /// The errors of [`ToolCatalog::find`].
     pub fn find_path(&self, path: &str) -> Result<&Arc<CatalogEntry>> {
         let server = self
             .by_path
@@ -415,10 +415,10 @@ impl ToolCatalog {
     }
 }
 
-/// Those of `entries` whose `server.tool` one of `patterns` matches, in order.
+/// Selects the entries whose `server.tool` one of `patterns` matches, in order.
 ///
 /// # Errors
-/// [`Error::Input`] for a pattern that is none.
+/// [`Error::Input`] for an invalid pattern.
 pub(crate) fn select<'a>(
     entries: impl IntoIterator<Item = &'a Arc<CatalogEntry>>,
     patterns: &[String],

@@ -112,7 +112,7 @@ pub struct Config {
     pub servers: IndexMap<ServerName, ServerEntry>,
     /// How many servers may start at once.
     pub start_jobs: StartJobs,
-    /// What stands between this process and each server's, on Linux.
+    /// The processes that stand between this process and each server's, on Linux.
     pub guard: Guard,
     /// Whether a start ends processes that a dead manager of this user left behind.
     pub reap_leftovers: bool,
@@ -150,7 +150,7 @@ pub struct Config {
     pub gateway: Result<GatewayConfig, Arc<Error>>,
     /// The same table without who is let in, which may be all that is wrong with it.
     pub(crate) gateway_limits: Result<Arc<GatewayConfig>, Arc<Error>>,
-    /// What had precedence over the file.
+    /// The profile and the settings that had precedence over the file.
     pub overrides: ConfigOverrides,
     /// The names of its profiles.
     pub profiles: Vec<String>,
@@ -159,7 +159,7 @@ pub struct Config {
     pub named: NamedTools,
     /// Secret values to hide in everything that is printed or written.
     pub secrets: Secrets,
-    /// What an import did not understand, and servers that a sandboxed one may change, one line each.
+    /// Parts of imports that were not understood, and servers that a sandboxed one may change, one line each.
     pub notes: Vec<String>,
 }
 
@@ -306,7 +306,7 @@ impl Config {
     }
 }
 
-/// What a model server speaks.
+/// The API that a model server speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LlmApi {
@@ -349,11 +349,11 @@ pub struct LlmConfig {
     pub strategy: Option<Arc<Strategy>>,
     /// Base URL up to and including `/v1`, or `None` for a scripted model.
     pub base_url: Option<String>,
-    /// What says `base_url`, where it is not the table: an option of a command or a variable.
+    /// The option of a command or the variable that gave `base_url`. `None`: the table did.
     pub base_url_from: Option<String>,
     /// Its address and headers as the file has them.
     pub(crate) written: AsWritten,
-    /// What the endpoint speaks.
+    /// The API of the endpoint.
     pub api: LlmApi,
     /// The model's name, or `script:FILE`.
     pub model: String,
@@ -374,7 +374,7 @@ pub struct LlmConfig {
     /// Tokens in any minute, read and generated: estimated before a request, corrected by what the answer tells.
     /// `None`: no limit.
     pub tokens_per_minute: Option<NonZeroU64>,
-    /// What its tokens cost. `None`: not known.
+    /// Prices of its tokens. `None`: not known.
     pub price: Option<TokenPrice>,
     /// Whether answers are streamed. The answers are the same, but observers get pieces of them.
     pub stream: bool,
@@ -392,7 +392,7 @@ pub struct LlmConfig {
     pub idle_timeout: Option<Duration>,
     /// Limit of one attempt.
     pub request_timeout: Duration,
-    /// After so long without an answer the server is looked at over a new connection.
+    /// Time without an answer after which the server is looked at over a new connection.
     pub silence_check: Duration,
     /// Attempts and waits.
     pub retry: RetryPolicy,
@@ -458,7 +458,7 @@ impl LlmConfig {
 }
 
 impl LlmConfig {
-    /// What says where it is, as messages name it: `base_url in [llm]`, or an option.
+    /// The place that says where the model is, as messages name it: `base_url in [llm]`, or an option.
     pub(crate) fn address_place(&self) -> String {
         self.base_url_from.clone().unwrap_or_else(|| format!("base_url in {}", self.table()))
     }
@@ -468,7 +468,7 @@ impl LlmConfig {
         self.base_url_from.as_deref() == Some(values::model_flags::DEFAULT)
     }
 
-    /// What says its keys, as messages name it: `api_key in [llm]`, or a variable.
+    /// The place that says its keys, as messages name it: `api_key in [llm]`, or a variable.
     pub(crate) fn key_place(&self) -> String {
         self.api_keys_from.clone().unwrap_or_else(|| format!("api_key in {}", self.table()))
     }

@@ -46,11 +46,11 @@ use crate::{
     tool::ServerName,
 };
 
-/// How a thing is.
+/// The verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
-    /// As it should be.
+    /// All is as it should be.
     Ok,
     /// It works, and less is promised than elsewhere.
     Warn,
@@ -73,15 +73,15 @@ impl Mark {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How it is.
+    /// The verdict.
     pub mark: Mark,
-    /// What: a server's name, or a word such as `sandbox`.
+    /// The subject: a server's name, or a word such as `sandbox`.
     pub subject: String,
-    /// What was found.
+    /// The finding, in words.
     pub text: String,
-    /// What can be done.
+    /// Advice on what to do.
     pub help: Option<String>,
-    /// Why it fails.
+    /// The error, if there is one.
     pub error: Option<Arc<Error>>,
 }
 
@@ -110,7 +110,7 @@ impl Finding {
     }
 }
 
-/// What can be said of a configuration without starting anything.
+/// Findings about a configuration that need no start.
 pub fn configuration(config: &Config) -> Vec<Finding> {
     let file = config.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
     let text = format!("{file} parses, {}", counted(config.servers.len(), "server"));
@@ -218,7 +218,7 @@ fn model(findings: &mut Vec<Finding>, llm: &LlmConfig) {
     findings.push(Finding::ok("model requests", text));
 }
 
-/// What can be said of a server without starting it.
+/// The finding about a server that needs no start.
 #[cfg_attr(not(feature = "http"), expect(unused_variables, reason = "only remote servers have more in it"))]
 fn configured(config: &Config, name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> Finding {
     let server = match &entry.server {

@@ -115,7 +115,7 @@ pub enum Error {
         tool: String,
         /// The limit that ran out.
         after: Duration,
-        /// What was known of the server then.
+        /// The state of the server at that time.
         silence: Box<Silence>,
     },
     /// The caller cancelled the call. If it had been sent, the server was told to cancel it: it may have run.
@@ -191,7 +191,7 @@ pub enum Error {
     /// A file or folder could not be used.
     #[error("{what}")]
     Io {
-        /// What was attempted, with the path.
+        /// The action that failed, with the path.
         what: String,
         /// The operating system's reason.
         source: io::Error,
@@ -201,7 +201,7 @@ pub enum Error {
     Input {
         /// File, line and what is wrong there.
         what: String,
-        /// What to write instead.
+        /// Advice on what to write instead.
         help: Option<String>,
     },
 }
@@ -217,7 +217,7 @@ impl Error {
         Self::Input { what: what.into(), help }
     }
 
-    /// What is wrong with the configuration, if that is it.
+    /// The error of the configuration, if it is one.
     pub(crate) fn as_config(&self) -> Option<&ConfigError> {
         match self {
             Self::Config(error) => Some(error),
@@ -320,7 +320,7 @@ impl Error {
         }
     }
 
-    /// What the server was doing, if one is concerned.
+    /// The phase that the server was in, if one is concerned.
     pub fn phase(&self) -> Option<Phase> {
         match self {
             Self::Server(error) => Some(error.phase),
@@ -366,8 +366,8 @@ impl Error {
         }
     }
 
-    /// Of the last lines that the server wrote to stderr, the one that most likely says why: not where a log is, nor
-    /// the end of a trace.
+    /// The line that most likely says why, of the last lines that the server wrote to stderr: not the place of a log, nor the
+    /// end of a trace.
     pub fn stderr_line(&self) -> Option<&str> {
         diagnose(self.stderr_tail()).map(|found| found.line)
     }
@@ -383,7 +383,7 @@ impl Error {
         }
     }
 
-    /// What to do next, as a sentence or a command.
+    /// Advice on what to do next, as a sentence or a command.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help.clone(),
@@ -437,7 +437,7 @@ fn list(pids: &[u32]) -> String {
     pids.join(", ")
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words_of_panic(panic: &(dyn Any + Send)) -> &str {
     let words = panic.downcast_ref::<String>().map(String::as_str);
     words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

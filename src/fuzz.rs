@@ -29,7 +29,7 @@ pub fn leaves(bytes: &[u8]) {
     session::fuzz_leaves(bytes);
 }
 
-/// What a client of the gateway sends: a body, or a line.
+/// Request of a client of the gateway: a body, or a line.
 pub fn request(bytes: &[u8]) {
     gateway::fuzz_request(bytes);
 }
@@ -99,7 +99,7 @@ pub fn blocks(bytes: &[u8]) {
     agent::fuzz_blocks(&spelled(bytes, WORDS, ""));
 }
 
-/// What is stored from one start to the next, and frames of the daemon.
+/// Records that are stored from one start to the next, and frames of the daemon.
 pub fn records(bytes: &[u8]) {
     catalog::fuzz_list(bytes);
     launch::fuzz_record(bytes);

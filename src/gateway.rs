@@ -103,17 +103,17 @@ struct GatewayState {
     due_answers: BusyWait,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
-    /// No new requests.
+    /// Cancelled once the gateway takes no new requests.
     draining: CancellationToken,
     last_client: AtomicU64,
 }
 
-/// What a client sees of the servers.
+/// The servers and tools that a client sees, and the limits that hold for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Endpoint {
     /// Only this server, with its own names.
     pub(crate) only: Option<ServerName>,
-    /// Which tools.
+    /// The tools that the client may see and call.
     pub(crate) tools: Arc<ToolAccess>,
     /// Who is behind the client: what one owner begins is not there for others. `None`: owners are not told apart.
     pub(crate) owner: Option<Arc<str>>,
@@ -125,12 +125,12 @@ pub(crate) struct Endpoint {
     pub(crate) max_result: Option<usize>,
     /// Requests of who is behind the client that may be under way, and as many again that wait for input.
     pub(crate) max_in_flight: Option<NonZeroUsize>,
-    /// What may be held for who is behind the client.
+    /// Budget for the bytes that may be held for who is behind the client.
     pub(crate) budget: Arc<Budget>,
 }
 
 impl Endpoint {
-    /// For a client over lines, which needs no token.
+    /// Makes the endpoint of a client over lines, which needs no token.
     pub(crate) fn of_lines(only: Option<ServerName>, config: &GatewayConfig, budget: Arc<Budget>) -> Self {
         let limit = ToolRule::new(config.tools.as_ref(), config.read_only);
         Self {

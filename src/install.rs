@@ -1,6 +1,6 @@
 //! Entries for toolcrib in the configuration files of MCP clients ([`McpClient`]): written, shown and removed.
 //!
-//! What else is in a file stays as it is, with its comments and its format. A file that cannot be read is not changed. The
+//! Other parts of a file stay as they are, with their comments and their format. A file that cannot be read is not changed. The
 //! file before a change is kept beside it.
 //!
 //! # Example
@@ -44,7 +44,7 @@ pub struct Installation {
     within: Option<PathBuf>,
 }
 
-/// What became of an entry.
+/// The change of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InstallChange {
@@ -60,11 +60,11 @@ pub enum InstallChange {
     Absent,
 }
 
-/// What was done to a client's file.
+/// The result of a change to a client's file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InstallReport {
-    /// What became of the entry.
+    /// The change of the entry.
     pub change: InstallChange,
     /// Where the file before the change is. `None`: there was none, or nothing was changed.
     pub backup: Option<PathBuf>,
@@ -160,7 +160,7 @@ impl Installation {
     /// Removes the entry. If nothing else has changed since it was written, the file is as it was before, byte for byte.
     ///
     /// # Errors
-    /// As [`Installation::write`].
+    /// The errors of [`Installation::write`].
     pub fn remove(&self) -> Result<InstallReport> {
         self.check_place()?;
         let Some(text) = file::read(&self.path)? else {
@@ -246,7 +246,7 @@ impl Installation {
     }
 }
 
-/// What is wrong with the text of a file. Line and column are from 1; 0 where it is not at one place.
+/// A mistake in the text of a file. Line and column are from 1; 0 where it is not at one place.
 #[derive(Debug)]
 struct TextProblem {
     line: usize,

@@ -60,12 +60,12 @@ impl RawObject {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// As [`RawObject::set`], of any value.
+    /// Sets a member like [`RawObject::set`], to any value.
     pub(crate) fn write(&mut self, name: &str, value: &impl Serialize) {
         self.set(name, raw(value));
     }
 
-    /// As [`RawObject::set`], of a JSON text. What is no JSON is not set.
+    /// Sets a member like [`RawObject::set`], to a JSON text. A text that is no JSON is not set.
     #[cfg(feature = "daemon")]
     pub(crate) fn set_text(&mut self, name: &str, json: String) {
         if let Ok(raw) = RawValue::from_string(json) {

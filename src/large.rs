@@ -24,7 +24,7 @@ const MOST: usize = 256 << 20;
 pub(crate) struct WhoseWork(usize);
 
 impl WhoseWork {
-    /// Of those who share this value.
+    /// Identifies those who share this value.
     pub(crate) fn of<T>(shared: &Arc<T>) -> Self {
         Self(Arc::as_ptr(shared).addr())
     }
@@ -98,7 +98,7 @@ struct Line {
     bytes: usize,
 }
 
-/// What one who wants work waits for.
+/// Work that waits for turns, all of the same owner.
 struct Waiting {
     whose: WhoseWork,
     bytes: usize,

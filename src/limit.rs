@@ -22,7 +22,7 @@ use tokio::{
     time::Instant,
 };
 
-/// At most so many at once; further ones queue in order. Clones share the count.
+/// A limit of how many are under way at once; further ones queue in order. Clones share the count.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit(Arc<LimitState>);
 
@@ -46,11 +46,11 @@ pub(crate) struct Permit {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// What a limit counted so far.
+/// Counts of a limit so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) struct LimitStats {
-    /// What is limited.
+    /// Name of the limited thing.
     pub name: String,
     /// The limit, if there is one.
     pub max: Option<NonZeroUsize>,
@@ -106,7 +106,7 @@ impl Limit {
         Permit { limit: self.clone(), _place: place }
     }
 
-    /// What was counted so far.
+    /// Counts so far.
     pub(crate) fn stats(&self) -> LimitStats {
         let inner = &self.0;
         LimitStats {

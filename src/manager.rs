@@ -1,6 +1,6 @@
 //! The manager: owns all sessions, lends them out, changes them, tears them down.
 //!
-//! What tears down is not `Clone`. Callers borrow through [`Toolbox`], which cannot keep a server alive:
+//! The [`Manager`], which tears down, is not `Clone`. Callers borrow through [`Toolbox`], which cannot keep a server alive:
 //! after [`Manager::shutdown`] or a drop every call through it ends in an error. A [`Loan`] has servers of its own where the
 //! configuration gives each task or client an instance. The manager knows no model and no task.
 //!
@@ -107,10 +107,11 @@ impl Manager {
         Self::start_with(config, StartOptions::default()).await
     }
 
-    /// As [`Manager::start`], with options: an observer, shared HTTP clients, a token that gives the start up.
+    /// Starts all servers like [`Manager::start`], with options: an observer, shared HTTP clients, a token that gives the start
+    /// up.
     ///
     /// # Errors
-    /// As [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
+    /// The errors of [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
         #[cfg(feature = "http")]
         let prompt = options.authorization_prompt.clone();
@@ -215,7 +216,7 @@ impl Manager {
         &self.report
     }
 
-    /// What makes sure that nothing of the servers outlives this manager.
+    /// The scope of a teardown: how it is made sure that nothing of the servers outlives this manager.
     pub fn teardown_scope(&self) -> &TeardownScope {
         self.supervisor.scope()
     }
@@ -254,7 +255,7 @@ impl Manager {
         }
     }
 
-    /// What Python servers are forked from, at this moment; those that have ended included.
+    /// Templates that Python servers are forked from, at this moment; those that have ended included.
     pub fn templates(&self) -> Vec<TemplateStatus> {
         self.templates.status()
     }
@@ -270,7 +271,7 @@ impl Manager {
         usage_of_trees(&self.status().iter().filter_map(|server| server.pid).collect::<Vec<_>>())
     }
 
-    /// What every process of these servers carries in its environment, guards included.
+    /// The mark that every process of these servers carries in its environment, guards included.
     pub(crate) fn mark(&self) -> &str {
         self.supervisor.mark()
     }
@@ -278,7 +279,7 @@ impl Manager {
     /// Calls `tool` of `server`. See [`Toolbox::call`].
     ///
     /// # Errors
-    /// As [`Toolbox::call`].
+    /// The errors of [`Toolbox::call`].
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
         self.toolbox.call(server, tool, arguments).await
     }

@@ -1,13 +1,13 @@
 //! Access to remote servers that ask for authorization: OAuth 2.1 as the MCP specification has it, in both of its eras.
 //!
-//! Given the address of a server, what it says when it refuses a request (`WWW-Authenticate`) and the settings
-//! ([`OauthConfig`](crate::config::OauthConfig)), this module gets an access token, or says what is missing. It knows no
-//! MCP session. [`login`] asks a user; a [`Manager`](crate::Manager) uses what is stored, renews it, and asks a user
-//! only by a prompt that it was given.
+//! This module gets an access token for the address of a server, by the server's words when it refuses a request
+//! (`WWW-Authenticate`) and the settings ([`OauthConfig`](crate::config::OauthConfig)), or says what is missing. It knows no
+//! MCP session. [`login`] asks a user; a [`Manager`](crate::Manager) uses what is stored, renews it, and asks a user only by a
+//! prompt that it was given.
 //!
-//! What servers send is bounded in bytes, time and redirects. Requests go to `https://` addresses, and to `http://` ones
-//! on this machine; a server of the public internet cannot name private addresses. Tokens, codes, verifiers and secrets
-//! of clients are hidden in all output (`Secrets`).
+//! Answers of servers are bounded in bytes, time and redirects. Requests go to `https://` addresses, and to `http://` ones on
+//! this machine; a server of the public internet cannot name private addresses. Tokens, codes, verifiers and secrets of clients
+//! are hidden in all output (`Secrets`).
 //!
 //! The gateway is on the other side: `resource` verifies the tokens of its clients.
 //!

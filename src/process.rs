@@ -64,8 +64,8 @@ pub(crate) async fn start_template(
     supervisor.start_template(&spec).await.map_err(|error| explained(error, config))
 }
 
-/// As [`spawn`], but forks the server from `template` within `limit`, with `name` in lists of processes. `config` has the command
-/// line that an ordinary start would show.
+/// Starts a server like [`spawn`], but forks it from `template` within `limit`, with `name` in lists of processes. `config` has
+/// the command line that an ordinary start would show.
 pub(crate) async fn fork(
     config: &StdioConfig,
     supervisor: &Supervisor,
@@ -108,7 +108,7 @@ fn spec(config: &StdioConfig) -> ProcessSpec {
     spec
 }
 
-/// With help that names what a user of toolcrib writes.
+/// Adds help that names what a user of toolcrib writes.
 fn explained(mut error: SpawnError, config: &StdioConfig) -> SpawnError {
     match error.kind {
         // That of the command line always has a PATH unless its user took it away: most often an embedder passed an

@@ -56,7 +56,7 @@ use crate::{
 pub struct StartReport {
     /// One row for each configured server, in configuration order.
     pub servers: Vec<ServerStart>,
-    /// From the first to the last.
+    /// Time from the first to the last.
     pub wall: Duration,
     /// How many were allowed to start at once.
     pub jobs: StartJobs,
@@ -91,16 +91,16 @@ impl StartReport {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStart {
-    /// Which.
+    /// The name of the server.
     pub name: ServerName,
-    /// Whether nothing is worth doing without it.
+    /// Whether nothing is worth doing without the server.
     pub required: bool,
-    /// What it is, or why it is not there.
+    /// The server as it is ready, or the reason why it is not.
     pub outcome: Result<ReadyServer, Arc<Error>>,
-    /// From the beginning of the whole start until it was ready or given up.
+    /// Time from the beginning of the whole start until it was ready or given up.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
     pub took: Duration,
-    /// What it waited for before its own start began.
+    /// Waits before its own start began.
     pub waits: Vec<Wait>,
     /// Whether it was given the time to be installed: it was the first start of a package by a package runner.
     pub installing: bool,
@@ -118,8 +118,8 @@ pub struct ReadyServer {
     pub tools: usize,
     /// The time of each phase.
     pub phases: Phases,
-    /// What it did by then that other clients may not put up with, one line each: text on stdout that is no message, an
-    /// answer without a request, two tools of one name.
+    /// Behaviour until then that other clients may not put up with, one line each: text on stdout that is no message, an answer
+    /// without a request, two tools of one name.
     pub oddities: Vec<String>,
     /// The program behind it, in its own words.
     pub software: Option<Arc<ServerSoftware>>,

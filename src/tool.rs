@@ -128,7 +128,7 @@ impl ToolName {
 pub struct Tool {
     /// The name on its own server (`get_current_time`), or the one that `tools.rename` of its server gives it.
     pub name: String,
-    /// What the tool does, in the server's words.
+    /// Description of the tool, in the server's words.
     pub description: String,
     /// JSON Schema of the arguments, untouched.
     pub input_schema: Arc<Map<String, Value>>,
@@ -137,8 +137,7 @@ pub struct Tool {
     pub output_schema: Option<Arc<Map<String, Value>>>,
     /// The server's hints about side effects.
     pub annotations: ToolAnnotations,
-    /// What else the server says of it (title, icons, `_meta`), for clients of the gateway. `annotations` has what is no
-    /// hint.
+    /// Other members of the tool (title, icons, `_meta`), for clients of the gateway. `annotations` in it has what is no hint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) more: Option<Arc<Map<String, Value>>>,
     /// The name on its own server, if it is shown by another one.
@@ -297,7 +296,7 @@ impl ToolAnnotations {
     }
 }
 
-/// What a tool answered. A tool-level error is data (`is_error`), never an `Err`: the model must see it.
+/// The answer of a tool. A tool-level error is data (`is_error`), never an `Err`: the model must see it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolResult {

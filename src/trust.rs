@@ -1,4 +1,4 @@
-//! Which configurations this user has used by hand or allowed.
+//! Configurations that this user has used by hand or allowed.
 //!
 //! A configuration lies in a folder that may come from elsewhere (a clone, an archive), and it decides which programs are started.
 //! Whoever types a command looks at it, and is shown what is new in it; who starts toolcrib for an MCP client does not look. So
@@ -105,9 +105,9 @@ pub struct TrustedConfig {
 /// A configuration beside what was known of it.
 #[derive(Debug)]
 pub struct Look {
-    /// How it stands.
+    /// The standing of the configuration.
     pub standing: Standing,
-    /// What it starts and asks.
+    /// Programs that it starts and addresses that it asks.
     pub started: Vec<Started>,
     record: Record,
     records: std::result::Result<Records, String>,
@@ -115,7 +115,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// What was not known of it.
+    /// Programs and addresses that were not known of it.
     pub fn news(&self) -> impl Iterator<Item = &Started> {
         self.started.iter().filter(|started| started.is_new)
     }
@@ -159,7 +159,8 @@ impl<'a> Trust<'a> {
         Ok(Records::new(folder.join("trust")))
     }
 
-    /// What is known of the first of `configs`. The others are the same file, read with other profiles: what they start counts, too.
+    /// Compares the first of `configs` with what is known of it. The others are the same file, read with other profiles: what
+    /// they start counts, too.
     pub fn look(self, configs: &[&Config]) -> Look {
         let file = configs.first().and_then(|config| config.file.clone());
         let mut record = Record::new(file.as_deref().map(files::place).unwrap_or_default());
@@ -253,7 +254,7 @@ impl<'a> Trust<'a> {
     /// The same for one that was read.
     ///
     /// # Errors
-    /// As [`Trust::require`].
+    /// The errors of [`Trust::require`].
     pub fn require_config(self, config: &Config) -> Result<()> {
         let file = config.file.clone().unwrap_or_default();
         self.refuse(&file, self.look(&[config]).standing)

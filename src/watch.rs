@@ -46,7 +46,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// What a [`Watcher`] saw or did.
+/// An observation or an action of a [`Watcher`].
 #[non_exhaustive]
 pub enum WatchEvent {
     /// Watching begins.
@@ -62,16 +62,16 @@ pub enum WatchEvent {
     Changed {
         /// The server.
         server: ServerName,
-        /// What changed.
+        /// The files that changed.
         files: Vec<PathBuf>,
         /// More than nothing for a server whose files change right after each restart.
         wait: Duration,
     },
     /// An edited configuration was applied.
     Reloaded {
-        /// What changed.
+        /// The files that changed.
         files: Vec<PathBuf>,
-        /// What became of the servers.
+        /// The changes of the servers.
         report: ApplyReport,
     },
     /// An edited configuration cannot be used: all goes on as before.
@@ -92,7 +92,7 @@ pub struct Watcher<'a, L> {
     backoffs: BTreeMap<ServerName, RestartBackoff>,
     /// When servers are restarted whose files changed.
     due: BTreeMap<ServerName, Instant>,
-    /// What was not returned yet.
+    /// Events that were not returned yet.
     events: VecDeque<WatchEvent>,
 }
 

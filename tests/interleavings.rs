@@ -8,7 +8,7 @@
 #[path = "../src/session/recovery/slot.rs"]
 mod slot;
 
-/// What `slot` finds in place of the standard library's locks.
+/// Locks that `slot` finds in place of the standard library's.
 mod sync {
     pub(super) use shuttle::sync::{Mutex, MutexGuard};
 
@@ -32,7 +32,7 @@ const SCHEDULES: usize = 2000;
 /// Scheduling points at which the bug-finding scheduler may change its mind.
 const DEPTH: usize = 3;
 
-/// What is known of connections as a whole.
+/// Counts of all connections.
 #[derive(Default)]
 struct World {
     made: AtomicUsize,
@@ -76,7 +76,7 @@ impl Session {
         Arc::new(Self { slot, restarts: Mutex::new(()), world })
     }
 
-    /// As `Session::restart_alone`. `works` says whether connecting does.
+    /// Restarts like `Session::restart_alone`. `works` says whether connecting does.
     fn restart(&self, dead: u64, works: bool) -> Told {
         let _alone = self.restarts.lock().expect("nobody panics");
         let claim = self.slot.claim(dead, |state| match state {
@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    /// As `Session::close`: what is there is taken out, then a restart under way is waited for.
+    /// Closes like `Session::close`: what is there is taken out, then a restart under way is waited for.
     fn close(&self) {
         drop(self.slot.close());
         drop(self.restarts.lock());

@@ -107,7 +107,7 @@ fn too_long() -> String {
     format!("the expression takes longer than {} s", LIMIT.as_secs())
 }
 
-/// What fend makes of an expression.
+/// Evaluates an expression with fend.
 fn value(expression: &str, deadline: &Deadline) -> Result<String, String> {
     use fend_core::Interrupt;
 

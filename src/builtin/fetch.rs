@@ -28,7 +28,7 @@ use page::{Kind, Page};
 
 const TOOL: &str = "fetch";
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two pages of one site.
+/// Time between two pages of one site.
 const DELAY: Duration = Duration::from_secs(1);
 const MAX_SIZE: usize = 5 << 20;
 const MAX_REDIRECTS: usize = 5;
@@ -47,9 +47,9 @@ pub(crate) struct Fetch {
     /// Whether robots.txt is obeyed.
     robots: bool,
     delay: Duration,
-    /// Of one attempt.
+    /// Limit of time for one attempt.
     timeout: Duration,
-    /// Asked for unless a call says otherwise.
+    /// Language that is asked for unless a call names another one.
     language: Option<HeaderValue>,
     /// Answers questions about pages.
     extractor: Option<Arc<dyn PageExtractor>>,
@@ -86,7 +86,7 @@ enum Format {
 }
 
 impl Fetch {
-    /// With the settings that `args` are.
+    /// Opens the server with the settings in `args`.
     pub(super) fn open(
         args: &[String],
         http: HttpClients,

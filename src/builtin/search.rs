@@ -47,7 +47,7 @@ pub(crate) struct Search {
     key: Option<String>,
     /// Results whose address matches are left out.
     exclude: GlobSet,
-    /// Of one attempt.
+    /// Limit of time for one attempt.
     timeout: Duration,
     http: HttpClients,
 }

@@ -40,8 +40,8 @@ impl CatalogEntry {
         Ok(Value::Array(texts.iter().map(|text| typed_by(items, text)).collect()))
     }
 
-    /// As [`CatalogEntry::check`], for arguments that a person wrote: one that the schema does not name is a mistake,
-    /// most likely a misspelt name that the server would drop silently. Where the schema expressly lets other
+    /// Checks arguments that a person wrote like [`CatalogEntry::check`]; besides, one that the schema does not name is a
+    /// mistake, most likely a misspelt name that the server would drop silently. Where the schema expressly lets other
     /// arguments through, or lists none at all, it is a warning: those are returned.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl CatalogEntry {
         Err(Error::ArgumentsInvalid { server: self.server.clone(), tool: self.tool.name.clone(), problems })
     }
 
-    /// What arguments without a place in the schema were probably to be called.
+    /// Suggestions for arguments without a place in the schema: the names that were probably meant.
     pub(super) fn meant(&self, arguments: &Map<String, Value>, left: &mut Comparisons) -> Vec<String> {
         let Some(properties) = self.properties() else { return vec![] };
         let unknown = arguments.keys().filter(|name| !properties.contains_key(*name));

@@ -30,10 +30,10 @@ const MAX_FILE: u64 = 10 << 20;
 /// Files kept. When there are more, the oldest leave.
 const MAX_FILES: usize = 1000;
 
-/// What a server says when it is asked for its tools.
+/// The tools of a server, and the rest of its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
-    /// What it calls itself, if it does.
+    /// The name and version that it gives itself, if it does.
     pub(crate) software: Option<ServerSoftware>,
     /// The protocol revision that was agreed on.
     pub(crate) version: String,
@@ -46,7 +46,7 @@ pub(crate) struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerSoftware {
-    /// What it calls itself.
+    /// The name that it gives itself.
     pub name: String,
     /// Its version. Empty if it does not say.
     pub version: String,
@@ -90,13 +90,12 @@ struct Entry {
 }
 
 impl CatalogCache {
-    /// Below `folder`, which is made when the first list is kept.
+    /// Keeps lists below `folder`, which is made when the first list is kept.
     pub(crate) fn new(folder: &Path) -> Self {
         Self { folder: folder.join("catalog").into() }
     }
 
-    /// What `server` would list, by what it listed before: if nothing of it has changed, and it said nothing
-    /// against it.
+    /// Recalls the tools that `server` listed before, if nothing of the server has changed and the list is still valid.
     pub(crate) fn recall(&self, server: &ServerName, print: &Fingerprint) -> Option<Remembered> {
         let entry = read(&self.file(server, print))?;
         let now = millis(SystemTime::now());

@@ -10,9 +10,9 @@ use crate::tool::Tool;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ToolChanges {
-    /// Not in the older list.
+    /// Names that are not in the older list.
     pub added: Vec<String>,
-    /// Not in the newer list.
+    /// Names that are not in the newer list.
     pub removed: Vec<String>,
     /// Tools of both lists whose description, schema or hints differ.
     pub changed: Vec<String>,
@@ -22,7 +22,7 @@ pub struct ToolChanges {
 }
 
 impl ToolChanges {
-    /// From `before` to `after`.
+    /// Finds the changes from `before` to `after`.
     pub(crate) fn between(before: &[Tool], after: &[Tool]) -> Self {
         let old: HashMap<&str, &Tool> = before.iter().map(|tool| (tool.name.as_str(), tool)).collect();
         let mut changes = Self::default();

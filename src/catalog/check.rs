@@ -61,16 +61,16 @@ impl Default for CheckThreads {
     }
 }
 
-/// What a tool's schema says, compiled at the first check: most tools of a catalog are never called.
+/// The schema of a tool, compiled at the first check: most tools of a catalog are never called.
 #[derive(Debug)]
 pub(super) struct SchemaCheck {
-    /// For the log.
+    /// Name of the tool, for the log.
     tool: String,
     schema: Arc<Map<String, Value>>,
     /// `None` if it cannot be checked.
     shape: OnceLock<Option<SchemaRequirements>>,
     validator: OnceLock<Option<Validator>>,
-    /// A check took too long; there is no other.
+    /// Whether a check took too long; then there is no other.
     given_up: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! In place of `check` in a build without the feature `schema`: only the servers check arguments.
+//! The module `check` of a build without the feature `schema`: only the servers check arguments.
 
 #![allow(
     clippy::unnecessary_wraps,

@@ -112,7 +112,7 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// What a reference within the schema leads to.
+    /// The schema that a reference within the schema leads to.
     fn target(&self, path: &str) -> Option<&'s Value> {
         let path = path.strip_prefix("#/")?;
         // The root is a map, which has no pointers.
@@ -217,7 +217,7 @@ mod tests {
         CatalogEntry::new("s__t".to_owned(), ServerName::new("s").unwrap(), Tool::new("t", "", schema))
     }
 
-    /// What becomes of an argument of this schema.
+    /// The value that an argument of this schema is converted to.
     fn read(schema: &Value, value: &Value) -> Value {
         let arguments = Map::from_iter([("a".to_owned(), value.clone())]);
         let (converted, done) = entry(&json!({"a": schema})).converted(&arguments);

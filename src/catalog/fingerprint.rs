@@ -17,7 +17,7 @@ use crate::{
     tool::{ServerName, canonical},
 };
 
-/// What a client may be asked for. Servers list other tools to a client that declares some of them.
+/// Capabilities by which a client can be asked. Servers list other tools to a client that declares some of them.
 const ASKED: [&str; 4] = ["sampling", "elicitation", "roots", "tasks"];
 
 /// Variables that describe a login session, not a server: they differ from one login to the next.
@@ -33,8 +33,8 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a server whose client declares `capabilities`. `None` if it cannot be started as things are: its program is not
-    /// to be found.
+    /// Makes the fingerprint of a server whose client declares `capabilities`. `None`: it cannot be started as things are,
+    /// because its program is not to be found.
     pub(crate) fn of(config: &ServerConfig, capabilities: &Value) -> Option<Self> {
         let mut hash = Hash::new();
         hash.add("server", config.name.as_str());
@@ -96,7 +96,7 @@ impl Hash {
         Self(Sha256::new())
     }
 
-    /// With its length, so that no two rows of fields read the same.
+    /// Adds a field with its length, so that no two rows of fields read the same.
     fn add(&mut self, field: &str, value: impl AsRef<[u8]>) {
         for part in [field.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
@@ -126,8 +126,8 @@ impl Hash {
         Some(())
     }
 
-    /// Which file it is and when it was written last: to read all of it would take longer than some servers take
-    /// to start. `None` if it is not there.
+    /// Adds which file it is and when it was written last: to read all of it would take longer than some servers take to start.
+    /// `None`: it is not there.
     fn file(&mut self, path: &Path) -> Option<()> {
         self.add("file", path.as_os_str().as_bytes());
         let about = fs::metadata(path).ok()?;

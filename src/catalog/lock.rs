@@ -1,10 +1,10 @@
 //! `toolcrib.lock`: the reviewed tools of each server, meant for the repository of a project.
 //!
-//! What a model reads of a tool is in it as a hash: a description or a schema that a server exchanges later is noticed
-//! before a model reads it. The texts themselves are in it for those who review a change, and for the order of keys, in
-//! which models are shown the schemas; older lockfiles are without them. Written in one form only: what has not changed
-//! is the same to the byte. The lockfile contains the version of the package that a server is started from, if it is
-//! known: a lockfile without it, as older ones are, says nothing about the package.
+//! The part of a tool that models read is in it as a hash: a description or a schema that a server exchanges later is noticed
+//! before a model reads it. The texts themselves are in it for those who review a change, and for the order of keys, in which
+//! models are shown the schemas; older lockfiles are without them. It is written in one form only, so that what has not changed
+//! is the same to the byte. The lockfile contains the version of the package that a server is started from, if it is known: a
+//! lockfile without it, as older ones are, says nothing about the package.
 
 mod list;
 mod order;
@@ -55,9 +55,9 @@ pub struct LockFile {
 struct LockedServer {
     software: Option<ServerSoftware>,
     package: Option<Package>,
-    /// What it lists to a client that declares no capability.
+    /// Tools that it lists to a client that declares no capability.
     plain: LockedList,
-    /// What it lists besides, or in other words, to a client that it can ask.
+    /// Tools that it lists besides, or in other words, to a client that it can ask.
     asked: LockedList,
 }
 
@@ -67,7 +67,7 @@ struct LockedServer {
 struct LockedList {
     #[serde(default)]
     tools: Vec<LockedTool>,
-    /// By the name of the tool.
+    /// Texts by the names of the tools.
     #[serde(default)]
     texts: BTreeMap<String, ToolText>,
 }
@@ -97,13 +97,13 @@ impl From<ServerTable> for LockedServer {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ToolText {
-    /// In the server's words.
+    /// The description in the server's words.
     pub description: String,
     /// Its schemas and hints, as JSON with the keys in the order that a model is shown. Sorted in older lockfiles.
     pub schemas: String,
 }
 
-/// What a tool's texts were, and what they are.
+/// The texts of a tool as they were and as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ToolTextChange {
@@ -134,9 +134,9 @@ struct File {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LockChange {
-    /// Which.
+    /// The name of the server.
     pub server: String,
-    /// What of it changed.
+    /// The kind of change.
     pub kind: LockChangeKind,
     /// The software that was locked, as it called itself.
     pub software_before: Option<ServerSoftware>,
@@ -150,11 +150,11 @@ pub struct LockChange {
     pub tools: ToolChanges,
     /// The texts of those of its tools that are new, gone or changed.
     pub texts: Vec<ToolTextChange>,
-    /// Those of its tools that only a client sees which it can ask.
+    /// Names of those of its tools that only a client sees which it can ask.
     pub asked: Vec<String>,
 }
 
-/// What became of a locked server.
+/// The change of a locked server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -188,7 +188,7 @@ impl LockFile {
         })
     }
 
-    /// As [`LockFile::read`], without the descriptions: they are for people.
+    /// Reads a file like [`LockFile::read`], without the descriptions: they are for people.
     pub(crate) fn read_to_check(path: &Path) -> Result<Self> {
         let mut lock = Self::read(path)?;
         let lists = lock.servers.values_mut().flat_map(LockedServer::lists_mut);
@@ -370,12 +370,12 @@ impl LockedServer {
         [&mut self.plain, &mut self.asked]
     }
 
-    /// Of both lists; some names may be there twice.
+    /// Tools of both lists; some names may be there twice.
     fn tools(&self) -> impl Iterator<Item = &LockedTool> {
         self.lists().into_iter().flat_map(|list| &list.tools)
     }
 
-    /// What was reviewed of a tool.
+    /// The texts of a tool that were reviewed.
     fn text(&self, tool: &Tool) -> Option<&ToolText> {
         let name = tool.own_name();
         match (self.plain.hash(name), self.asked.hash(name)) {
@@ -387,7 +387,7 @@ impl LockedServer {
 }
 
 impl ToolText {
-    /// With sorted keys, as in older lockfiles.
+    /// Sorts the keys of the schemas, as in older lockfiles.
     fn sort(&mut self) {
         let mut schemas: Value = serde_json::from_str(&self.schemas).unwrap_or_default();
         schemas.sort_all_objects();

@@ -40,7 +40,8 @@ pub(super) fn lines(error: &ValidationError<'_>) -> Vec<String> {
     }
 }
 
-/// What a value must be like; `None` for what is rarely met, for which the words of the checker do.
+/// The requirement that a value does not meet, as the rest of a sentence with "must". `None`: it is rarely met with, and the
+/// words of the checker do.
 fn must(error: &ValidationError<'_>) -> Option<String> {
     Some(match error.kind() {
         Kind::Type { .. } | Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => match kinds(error) {

@@ -84,8 +84,8 @@ fn weighted_words(entry: &CatalogEntry) -> impl Iterator<Item = (String, f32)> {
 }
 
 impl ToolCatalog {
-    /// Those of its tools that `admit` lets through and that have a word of `query` in their names, descriptions or
-    /// arguments, the best first (by BM25), at most `limit`.
+    /// Finds tools that `admit` lets through and that have a word of `query` in their names, descriptions or arguments, the
+    /// best first (by BM25), at most `limit`.
     pub fn search(
         &self,
         query: &str,

@@ -11,7 +11,7 @@ use super::{CatalogEntry, MAX_VISIBLE, ToolCatalog, visible_name};
 #[derive(Debug, Default)]
 pub(crate) struct ShortNames {
     most: usize,
-    /// By the visible names.
+    /// Short names, by the visible names.
     shown: HashMap<String, String>,
     entries: HashMap<String, usize>,
 }

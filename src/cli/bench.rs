@@ -1,6 +1,6 @@
 //! `toolcrib bench`: measures the servers of a configuration. Each subcommand has a file.
 //!
-//! What compares toolcrib with others is in `crates/toolcrib-lab`.
+//! Comparisons of toolcrib with others are in `crates/toolcrib-lab`.
 
 mod call;
 mod init;

@@ -30,7 +30,7 @@ use super::{
 const TEMPLATE_LOOK: Duration = Duration::from_millis(20);
 const TEMPLATE_LIMIT: Duration = Duration::from_secs(120);
 
-/// What every command is given.
+/// Options and handles that every command is given.
 pub(super) struct Context<'a> {
     pub(super) config: Option<PathBuf>,
     /// The profile of the configuration.
@@ -224,7 +224,7 @@ impl Context<'_> {
         self.start_with(config, observe, |options| options).await
     }
 
-    /// As [`Context::start`], with `more` options.
+    /// Starts the servers like [`Context::start`], with `more` options.
     pub(super) async fn start_with(
         &self,
         config: &Config,
@@ -240,7 +240,7 @@ impl Context<'_> {
         Manager::start_with(config, more(options)).await
     }
 
-    /// What servers are started with by every command.
+    /// Options with which every command starts servers.
     pub(super) fn start_options(&self) -> StartOptions {
         shown_in(&self.toolboxes, StartOptions::new().page_extractor(Agent::page_extractor))
     }

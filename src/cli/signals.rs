@@ -40,7 +40,7 @@ impl Ended {
         }
     }
 
-    /// What came, and what a second one does.
+    /// The signal in words, and the effect of a second one.
     fn words(self) -> &'static str {
         match self {
             Self::Interrupt => "(a second Ctrl-C kills everything at once)",
@@ -155,7 +155,7 @@ impl Signals {
         std::process::exit(ended.number().into());
     }
 
-    /// Until when the program may go on after a signal that `came` then. Nothing: that is over.
+    /// The time until which the program may go on after a signal that came at `came`. `None`: that time is over.
     fn until(&self, came: Instant) -> Option<Instant> {
         let until = match self.has_taken(came) {
             true => self.last_taken() + AT_THE_END,

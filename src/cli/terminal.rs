@@ -1,4 +1,4 @@
-//! What the commands print and log, on a terminal and elsewhere.
+//! Output of the commands: their data, messages and logs, on a terminal and elsewhere.
 
 pub(super) mod columns;
 pub(super) mod log;

@@ -43,7 +43,7 @@ pub(crate) struct StoredRuns {
     /// Remove a run from the store even if workers have tasks of it: they stop them.
     #[arg(long, requires = "store")]
     pub(crate) force: bool,
-    /// As of `toolcrib worker`.
+    /// How long a task stays with a worker that is not heard of, as given to `toolcrib worker`.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease_time, requires = "store")]
     lease: Duration,
 }

@@ -1,4 +1,4 @@
-//! What the measurements of `toolcrib bench` and `toolcrib-lab bench` share.
+//! Parts that the measurements of `toolcrib bench` and `toolcrib-lab bench` share.
 
 use std::{
     path::PathBuf,
@@ -74,7 +74,7 @@ pub async fn wait_for_spares(manager: &Manager, spares: usize) -> anyhow::Result
     Ok(())
 }
 
-/// What a task does before its first request to a model, and how long that took.
+/// Does what a task does before its first request to a model; returns the loan and the time that it took.
 pub fn take_spares(manager: &Manager) -> (Loan, Duration) {
     let began = Instant::now();
     let loan = manager.lend(Borrower::Task);

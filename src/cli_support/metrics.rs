@@ -194,7 +194,7 @@ impl Visit for Fields {
     }
 }
 
-/// What became of a start that could be a fork.
+/// The end of a start that could have been a fork.
 enum Fork {
     Done,
     Not,

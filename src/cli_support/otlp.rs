@@ -41,7 +41,7 @@ const SEND_LIMIT: Duration = Duration::from_secs(4);
 /// Bytes of an answer of a collector.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// What sends spans. It is ended by [`SpanSender::end`].
+/// A sender of spans to a collector. It is ended by [`SpanSender::end`].
 pub struct SpanSender {
     provider: SdkTracerProvider,
     counts: Arc<Counts>,
@@ -130,7 +130,7 @@ impl SpanSender {
         Ok(Self { provider, counts })
     }
 
-    /// What makes the spans.
+    /// The tracer that makes the spans.
     pub fn tracer(&self) -> SdkTracer {
         self.provider.tracer("toolcrib")
     }

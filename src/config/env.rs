@@ -133,7 +133,7 @@ impl Env {
         Some(self.folder_of("XDG_RUNTIME_DIR")?.join("toolcrib"))
     }
 
-    /// What a folder of this user is called where those of all users are: `toolcrib-UID`.
+    /// The name of this user's folder in a place that all users share: `toolcrib-UID`.
     pub(crate) fn name_among_others() -> String {
         format!("toolcrib-{}", rustix::process::geteuid().as_raw())
     }
@@ -181,7 +181,7 @@ impl Names {
         Self { inherited: self.inherited, patterns }
     }
 
-    /// Those that were asked for by name.
+    /// The names that were asked for, as patterns.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &str> {
         self.patterns.iter().map(NamePattern::as_str)
     }

@@ -23,9 +23,9 @@ use crate::error::{Error, RemoteError, ServerError};
 #[derive(Clone, Default)]
 pub struct Secrets {
     values: Arc<[String]>,
-    /// What is searched for: the values, and each line of those of several.
+    /// Texts that are searched for: the values, and each line of those of several.
     forms: Arc<Forms>,
-    /// What became known since. Shared with all clones.
+    /// Values that became known later. Shared with all clones.
     learned: LearnedSecrets,
 }
 
@@ -60,7 +60,7 @@ impl Secrets {
         more.values.iter().all(|value| self.values.binary_search(value).is_ok())
     }
 
-    /// From now on these values are secret as well, for all clones: a token that a login gets.
+    /// Makes these values secret as well, from now on and for all clones: a token that a login gets.
     pub(crate) fn learn(&self, values: impl IntoIterator<Item = String>) {
         self.learned.add(values.into_iter().filter(|value| value.len() >= Self::SHORTEST));
     }
@@ -136,7 +136,7 @@ impl Secrets {
         }
     }
 
-    /// As [`Secrets::hide_in`], for the text of a document. Text that is no JSON is hidden as text.
+    /// Hides every secret like [`Secrets::hide_in`] in the text of a document. Text that is no JSON is hidden as text.
     pub fn hide_json(&self, text: String) -> String {
         if self.found(&text).is_empty() {
             return text;
@@ -177,7 +177,8 @@ impl Secrets {
         texts.into_iter().for_each(|text| *text = self.hide(text));
     }
 
-    /// As [`Secrets::hide`], for text that was cut at its end: the beginning of a secret is hidden there, too.
+    /// Hides every secret like [`Secrets::hide`] in text that was cut at its end: the beginning of a secret is hidden there,
+    /// too.
     pub fn hide_cut(&self, text: &str) -> String {
         // The cut may have gone through a character.
         let text = text.trim_end_matches('\u{fffd}');
@@ -186,7 +187,7 @@ impl Secrets {
         stars(text, found)
     }
 
-    /// Of a text that continues, how many bytes at its beginning are in no secret, with any continuation.
+    /// Number of bytes at the beginning of a text that are in no secret, whatever the text continues with.
     pub fn settled(&self, text: &str) -> usize {
         let begun = self.begun(text, 0).into_iter().map(|begun| begun.start);
         let mut settled = begun.min().unwrap_or(text.len());

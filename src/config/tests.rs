@@ -337,7 +337,7 @@ fn all_files_are_listed_and_equal_text_gives_equal_servers() {
     }
 }
 
-/// What is refused of files that another user laid where they are found. Only root can make such files.
+/// Checks that files are refused which another user laid where they are found. Only root can make such files.
 #[toolcrib_testing::requires(root)]
 #[test]
 fn files_of_other_users_are_refused() {

@@ -36,7 +36,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// What all clients of a daemon share.
+/// State that all clients of a daemon share.
 pub(super) struct DaemonState {
     pub(super) servers: DaemonServers,
     pub(super) since: Instant,

@@ -32,7 +32,7 @@ const MAX_FRAME: u64 = 1 << 30;
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end once its servers have ended.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Time between two looks.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 /// A connection with the daemon. Dropping it cancels what was asked for and not answered.
@@ -96,7 +96,7 @@ impl DaemonClient {
         self.greeting.protocol == PROTOCOL
     }
 
-    /// What the daemon wants the person to know, once.
+    /// Takes the notes that the daemon has for the person, so that each is shown once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -147,7 +147,7 @@ impl DaemonClient {
     /// Calls a tool. A tool-level error is `Ok`.
     ///
     /// # Errors
-    /// As [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
+    /// The errors of [`Toolbox::call`](crate::Toolbox::call), in the daemon's words.
     pub fn call(&mut self, call: CallRequest) -> Result<CallAnswer> {
         let tool = call.tool.clone();
         // The daemon takes no request whose end could not be written.

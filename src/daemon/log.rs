@@ -27,7 +27,7 @@ pub(super) struct Log {
 #[derive(Default)]
 struct LogBuffer {
     next: u64,
-    /// By server, messages apart: they would soon drive out everything else.
+    /// Lines by server, messages apart: they would soon drive out everything else.
     lines: BTreeMap<(ServerName, bool), VecDeque<(u64, LogLine)>>,
     events: VecDeque<(u64, ServerEvent)>,
 }

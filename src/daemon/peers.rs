@@ -19,7 +19,7 @@ use crate::{
 const CLIENTS: usize = 512;
 const OF_PROCESS: usize = 64;
 
-/// Those who are connected.
+/// The clients that are connected.
 pub(super) struct Peers(Arc<PeersState>);
 
 struct PeersState {
@@ -48,11 +48,11 @@ struct Peer {
 pub(super) struct PeerPlace {
     peers: Arc<PeersState>,
     number: u64,
-    /// Another one has it now.
+    /// Cancelled when another client has got the place.
     pub(super) end: CancellationToken,
-    /// Of its process.
+    /// Budget of the client's process.
     pub(super) budget: Arc<Budget>,
-    /// Why a line was given up.
+    /// The reason why a line was given up.
     pub(super) full: Arc<Mutex<Option<BudgetFull>>>,
 }
 
@@ -127,7 +127,7 @@ impl PeerPlace {
         }
     }
 
-    /// What a line of it has to pass: see [`LineReader::metered`](crate::process::LineReader::metered).
+    /// The meter that each line of the client has to pass: see [`LineReader::metered`](crate::process::LineReader::metered).
     pub(super) fn meter(&self) -> impl FnMut(usize) -> bool + Send + use<> {
         let (mut held, full) = (self.budget.nothing(), self.full.clone());
         move |bytes| match held.set(bytes) {

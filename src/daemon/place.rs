@@ -74,10 +74,10 @@ impl DaemonPlace {
         Ok(Self { socket: folder(env)?.join(name).with_extension("sock") })
     }
 
-    /// As [`DaemonPlace::of`] for a file that was removed: by where it was.
+    /// Finds the place like [`DaemonPlace::of`] for a file that was removed: by the path that it had.
     ///
     /// # Errors
-    /// As [`DaemonPlace::of`], of its folder.
+    /// The errors of [`DaemonPlace::of`], for its folder.
     pub fn of_removed(file: &Path, env: &Env) -> Result<Self> {
         let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
             return Self::of(file, env);
@@ -105,7 +105,7 @@ impl DaemonPlace {
         &self.socket
     }
 
-    /// What the daemon has to say, should it have ended early.
+    /// The path of the log, which tells why the daemon has ended if it did so early.
     pub fn log(&self) -> PathBuf {
         self.socket.with_extension("log")
     }

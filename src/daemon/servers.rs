@@ -74,7 +74,7 @@ pub(super) struct DesiredState {
     kept: Vec<String>,
 }
 
-/// Which servers are wanted.
+/// The servers that are wanted.
 #[derive(Clone, Default)]
 pub(super) struct Selection {
     /// Only these. `None`: all that are configured, now or later.
@@ -187,7 +187,7 @@ impl DesiredState {
     }
 }
 
-/// What `load` reads, with stamps of its files from before it was read: an edit that comes in between is one more
+/// Reads with `load`, and returns stamps of the files from before they were read: an edit that comes in between is one more
 /// change, which is followed, and not taken for what was read.
 fn stamped<T>(
     file: &Path,
@@ -432,7 +432,7 @@ fn unset_here(mut wrong: ConfigError) -> ConfigError {
     wrong
 }
 
-/// What is wrong with the files, in one line.
+/// The mistake in the files, in one line.
 fn trouble(error: &Error) -> String {
     let help = error.help().map_or_else(String::new, |help| format!(" ({help})"));
     format!("the daemon still uses the old configuration: {error}{help}")

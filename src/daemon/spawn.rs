@@ -33,7 +33,7 @@ impl DaemonClient {
     /// Connects to the daemon at `place`, and starts one by `options` if there is none.
     ///
     /// # Errors
-    /// As [`DaemonClient::connect`]; and when the daemon ended early: with its last words.
+    /// The errors of [`DaemonClient::connect`]; and when the daemon ended early: with its last words.
     pub fn reach(place: &DaemonPlace, options: &DaemonOptions) -> Result<Spawned> {
         let deadline = Instant::now() + START_LIMIT;
         let mut child: Option<Detached> = None;

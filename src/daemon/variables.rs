@@ -1,4 +1,4 @@
-//! What a client knows better than its daemon: variables that are set for the command, and were not for the daemon.
+//! Variables that are set for a client and were not for its daemon: the client tells its user of them.
 
 use std::sync::Arc;
 

@@ -32,9 +32,9 @@ pub struct Greeting {
     pub protocol: u32,
     /// Version of the daemon's toolcrib.
     pub toolcrib: String,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// What its servers and their guards carry in their environment.
+    /// The mark that its servers and their guards carry in their environment.
     pub mark: String,
     /// The configuration file of the daemon, all links followed.
     pub config: PathBuf,
@@ -48,7 +48,7 @@ pub struct Greeting {
     pub metrics: Option<SocketAddr>,
 }
 
-/// What a client may ask for.
+/// A request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
@@ -122,7 +122,7 @@ pub struct CallRequest {
     pub unchecked: bool,
 }
 
-/// What the daemon answers. Those marked so are followed by others.
+/// A reply of the daemon. Further replies follow where a variant says so.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DaemonReply {
@@ -152,7 +152,7 @@ pub(super) enum DaemonReply {
     End,
 }
 
-/// What the next daemon goes on with.
+/// The state that the next daemon takes over.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Handover {
@@ -184,12 +184,12 @@ pub struct ServersSummary {
     pub total: usize,
     /// The server that was ready last, if this was the first start.
     pub slowest: Option<ServerName>,
-    /// From the first to the last; `None` if no start was needed.
+    /// Time from the first to the last; `None` if no start was needed.
     #[serde(rename = "wall_ms", with = "crate::task::millis::optional")]
     pub wall: Option<Duration>,
     /// Wanted servers that are not there.
     pub missing: Vec<ServerName>,
-    /// What does not keep them at all: `None` if a guard does.
+    /// The reason why servers have no guard. `None`: they have one.
     pub unguarded: Option<String>,
     /// Rules of the configuration that concern no tool.
     #[serde(default)]
@@ -205,7 +205,7 @@ pub struct DaemonStatus {
     /// All processes of the servers, those that are being started, wait as spares or are lent included.
     #[serde(default)]
     pub total: ProcessUsage,
-    /// What Python servers are forked from. Those that have ended are left out.
+    /// Templates that Python servers are forked from. Those that have ended are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub templates: Vec<TemplateRow>,
     /// How long the daemon has been there.
@@ -224,9 +224,9 @@ pub struct DaemonStatus {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerRow {
-    /// How it is.
+    /// The server's status.
     pub status: ServerStatus,
-    /// What it uses; `None` without a process.
+    /// Resources that it uses; `None` without a process.
     pub usage: Option<ProcessUsage>,
 }
 
@@ -234,9 +234,9 @@ pub struct ServerRow {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TemplateRow {
-    /// How it is.
+    /// The template's status.
     pub status: TemplateStatus,
-    /// What it uses; `None` without a process.
+    /// Resources that it uses; `None` without a process.
     pub usage: Option<ProcessUsage>,
 }
 
@@ -248,7 +248,7 @@ pub struct CallAnswer {
     pub server: ServerName,
     /// The tool's own name.
     pub tool: String,
-    /// What it said.
+    /// The tool's result.
     pub result: ToolResult,
     /// How long that took.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
@@ -259,15 +259,15 @@ pub struct CallAnswer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerTools {
-    /// Which.
+    /// The name of the server.
     pub name: ServerName,
-    /// What it is doing.
+    /// The state of the server.
     pub state: ServerState,
     /// The protocol revision both agreed on, while it is connected.
     pub era: Option<String>,
     /// Its process, if it has one now.
     pub pid: Option<u32>,
-    /// From the beginning of its start, or last restart, until it was ready.
+    /// Time from the beginning of its start, or last restart, until it was ready.
     #[serde(rename = "init_ms", with = "crate::task::millis::optional")]
     pub init: Option<Duration>,
     /// When a parked server listed them.
@@ -290,7 +290,7 @@ pub struct ToolRow {
     pub renamed_from: Option<String>,
     /// The name among all tools.
     pub visible_name: String,
-    /// What it does, in the server's words.
+    /// Description of the tool, in the server's words.
     pub description: String,
     /// JSON Schema of its arguments.
     pub input_schema: Arc<Map<String, Value>>,

@@ -8,7 +8,7 @@ const CLOSES_SIGNALS: u8 = 6;
 /// The least that a sandbox needs.
 const CLOSES_FILES: u8 = 3;
 
-/// What this machine can do for servers.
+/// Findings about what this machine can do for servers.
 pub fn machine(support: &Support) -> Vec<Finding> {
     let mut findings = teardown(&support.teardown_scope);
     findings.push(calls());

@@ -18,8 +18,8 @@ fn looks_like_one(line: &str) -> bool {
     words.any(|word| word.starts_with("mcp") || word.ends_with("mcp") || word == "modelcontextprotocol")
 }
 
-/// What a command line is about: its program, and the words by which it looks like a tool server. The others may hold
-/// secrets of a configuration that is not ours.
+/// The part of a command line that is shown: its program, and the words by which it looks like a tool server. The others may
+/// hold secrets of a configuration that is not ours.
 fn shown(line: &str) -> String {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();

@@ -24,11 +24,11 @@ const LONGEST: usize = 1 << 20;
 /// Streams that the store consists of.
 const STREAMS: u64 = 7;
 
-/// What a record may have beside its content.
+/// Bytes that a record may have besides its content.
 const HEADERS: usize = 64 << 10;
 
-/// What is said of the server at `url`, where workers share tasks. `monitors` are the addresses of its monitoring pages, or of those of
-/// all members of its cluster. Nothing is changed on it.
+/// Findings about the server at `url`, where workers share tasks. `monitors` are the addresses of its monitoring pages, or of
+/// those of all members of its cluster. Nothing is changed on it.
 pub async fn store(url: &str, monitors: &[String], http: &HttpClients) -> Vec<Finding> {
     let facts = match look_at(url).await {
         Ok(facts) => facts,
@@ -150,7 +150,7 @@ fn unmonitored(facts: &StoreFacts, jetstream: &JetStreamFacts) -> Finding {
     }
 }
 
-/// What a monitoring page says.
+/// The content of a monitoring page.
 #[derive(Deserialize)]
 struct Page {
     #[serde(default)]

@@ -24,7 +24,7 @@ pub struct LlmError {
     pub class: LlmErrorClass,
     /// The last HTTP status, if there was an answer.
     pub status: Option<u16>,
-    /// What happened last, in words.
+    /// The last failure, in words.
     pub message: String,
     /// The model: its name, or `scripted (FILE)`.
     pub model: String,
@@ -36,11 +36,11 @@ pub struct LlmError {
     pub waited: Duration,
     /// Why no further attempt was made, when one could have helped.
     pub gave_up: Option<GiveUp>,
-    /// By how much the conversation is too long, if it is.
+    /// Tokens of a conversation that is too long, and the limit of the model. `None`: that is not the reason.
     pub overflow: Option<ContextOverflow>,
     /// The server's name for the last request.
     pub request_id: Option<String>,
-    /// What clients that were asked before met, each by its name.
+    /// Failures of clients that were asked before, each with the client's name.
     pub(crate) others: Vec<String>,
     /// The request waited for an answer that others asked for too: what that took is not among `attempts`.
     #[serde(default)]
@@ -96,7 +96,7 @@ impl LlmError {
         causes
     }
 
-    /// What to do next.
+    /// Advice on what to do next.
     pub fn help(&self) -> Option<String> {
         if self.help.is_some() {
             return self.help.clone();
@@ -153,7 +153,7 @@ impl From<LlmError> for crate::Error {
 pub struct Attempt {
     /// The client that made it, by its name among those of `[llm.clients]`.
     pub client: Option<String>,
-    /// What went wrong. Nothing: it was answered.
+    /// The kind of the failure. `None`: it was answered.
     pub class: Option<LlmErrorClass>,
     /// HTTP status, if there was an answer.
     pub status: Option<u16>,
@@ -165,7 +165,7 @@ pub struct Attempt {
     pub took: Duration,
     /// The wait that the server asked for.
     pub hint: Option<Duration>,
-    /// What the server or the system said.
+    /// The message of the server or the system.
     pub message: Option<String>,
 }
 
@@ -196,7 +196,7 @@ pub struct ContextOverflow {
     pub asked: Option<u64>,
 }
 
-/// What is the matter with an endpoint to which requests are held back.
+/// The trouble of an endpoint to which requests are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

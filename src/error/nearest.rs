@@ -29,7 +29,7 @@ impl Comparisons {
         left.is_some()
     }
 
-    /// As [`nearest`], of the names that are compared until the budget is used up.
+    /// Finds a name like [`nearest`], of those that are compared until the budget is used up.
     pub(crate) fn nearest<'a>(
         &mut self,
         typed: &str,

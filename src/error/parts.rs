@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use crate::tool::{InvalidServerName, ServerName};
 
-/// What is wrong with a configuration file, and where.
+/// A mistake in a configuration file, and its place.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ConfigError {
@@ -21,9 +21,9 @@ pub struct ConfigError {
     pub server: Option<ServerName>,
     /// The variable that is not set, when that is the problem.
     pub unset_variable: Option<String>,
-    /// What is wrong.
+    /// The mistake, in words.
     pub message: String,
-    /// What to write instead.
+    /// Advice on what to write instead.
     pub help: Option<String>,
 }
 
@@ -67,20 +67,20 @@ impl From<ConfigError> for Error {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerError {
-    /// Which server.
+    /// The name of the server.
     pub server: ServerName,
-    /// What it was doing.
+    /// The phase that it was in.
     pub phase: Phase,
     /// One of `spawn_failed`, `server_exited`, `startup_timeout`, `stdout_garbage`, `protocol_mismatch`,
     /// `login_required`, `tools_changed`, `package_changed`, `session_lost`, `outcome_unknown`.
     pub code: ErrorCode,
-    /// What happened, continuing the sentence "server X ...".
+    /// The failure, continuing the sentence "server X ...".
     pub what: String,
     /// Why, outermost first.
     pub causes: Vec<String>,
     /// The last lines of its stderr.
     pub stderr_tail: Vec<String>,
-    /// What to do next.
+    /// Advice on what to do next.
     pub help: Option<String>,
     /// The variable whose lack ended it, if that was not set for the process that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,11 +130,11 @@ impl From<ServerError> for Error {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Silence {
-    /// What may have kept the answer from coming.
+    /// Circumstances that may have kept the answer from coming.
     pub causes: Vec<String>,
     /// The last lines of its stderr.
     pub stderr_tail: Vec<String>,
-    /// What to do next.
+    /// Advice on what to do next.
     pub help: String,
 }
 

@@ -13,16 +13,16 @@ pub struct RemoteError {
     pub code: ErrorCode,
     /// The server concerned, if one is.
     pub server: Option<ServerName>,
-    /// What that was doing.
+    /// The phase that the server was in.
     pub phase: Option<Phase>,
-    /// What happened.
+    /// The failure, in words.
     pub message: String,
     /// Why, in one line each, outermost first.
     #[serde(rename = "cause")]
     pub causes: Vec<String>,
     /// The last lines of the server's stderr.
     pub stderr_tail: Vec<String>,
-    /// What to do next.
+    /// Advice on what to do next.
     pub help: Option<String>,
     /// The variable whose lack ended the server, if that was not set for the other process.
     #[serde(default, skip_serializing_if = "Option::is_none")]

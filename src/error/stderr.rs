@@ -9,7 +9,7 @@ pub(crate) use self::variable::{VARIABLES, is_setting, missing_variables};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Diagnosis<'a> {
     pub(crate) line: &'a str,
-    /// What to do, if the line is one of those that are known.
+    /// Advice on what to do, if the line is one of those that are known.
     pub(crate) help: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn plain(stderr: &[String]) -> Option<&str> {
     named.or_else(|| lines().next_back()).or_else(|| stderr.last().map(String::as_str)).map(str::trim)
 }
 
-/// What programs print after the reason: traces, versions, the place of a log.
+/// Whether a line is of a kind that programs print after the reason: traces, versions, the place of a log.
 fn is_trailer(line: &str) -> bool {
     let text = line.trim();
     text.starts_with("at ")
@@ -234,7 +234,7 @@ fn has(line: &str, words: &[&str]) -> bool {
     words.iter().any(|word| line.contains(word))
 }
 
-/// What stands between two texts, or from the first to the end of the line.
+/// The text between two texts, or from the first to the end of the line.
 fn between<'a>(line: &'a str, start: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(start)?;
     let text = match end {
@@ -254,7 +254,7 @@ mod tests {
         (found.line.to_owned(), found.help.unwrap_or_default())
     }
 
-    /// As printed by npm 11, npm 10, uv 0.9, pip 25, CPython 3.11, Node 20 and dash.
+    /// Takes the lines as printed by npm 11, npm 10, uv 0.9, pip 25, CPython 3.11, Node 20 and dash.
     #[test]
     fn the_relevant_line_is_found_and_gets_advice() {
         for (text, line, help) in [

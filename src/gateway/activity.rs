@@ -1,7 +1,7 @@
-//! What has happened at the gateway lately, for its page: requests that have ended, and lines of servers. Both are bounded, and a
-//! busy client or a noisy server takes no room from what failed or from other servers.
+//! Latest activity of the gateway, for its page: requests that have ended, and lines of servers. Both are bounded, and a busy
+//! client or a noisy server takes no room from what failed or from other servers.
 //!
-//! Nothing that passes is kept: no argument, no result, no words of an error of a server.
+//! Contents of messages are never kept: no argument, no result, no words of an error of a server.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -50,7 +50,7 @@ pub(super) fn shown(text: &str, most: usize) -> String {
     shown
 }
 
-/// What a request asks for.
+/// The tool or the method that a request asks for.
 #[derive(Clone)]
 pub(super) enum Asked {
     Tool(Arc<CatalogEntry>),
@@ -88,7 +88,8 @@ pub(super) struct Failure {
 }
 
 impl Outcome {
-    /// Of an error of toolcrib. Its causes and the words of the server are left out: they can hold parts of an answer.
+    /// Makes the outcome for an error of toolcrib. Its causes and the words of the server are left out: they can hold parts of
+    /// an answer.
     pub(super) fn of_error(error: &Error) -> Self {
         let text = match error {
             Error::CallRefused { rpc_code, .. } => format!("refused with code {rpc_code}"),
@@ -115,7 +116,7 @@ pub(super) struct EndedRequest {
     pub(super) server: ServerName,
     pub(super) asked: Asked,
     pub(super) began: Instant,
-    /// What it is on the clock is worked out for who asks.
+    /// Time of the end. It becomes a time of day only when the page is asked for.
     pub(super) ended: Instant,
     pub(super) outcome: Outcome,
 }
@@ -145,7 +146,7 @@ impl EndedRequests {
         driven_out
     }
 
-    /// Those after this number, in order, and the last number.
+    /// Returns the requests with a number above this one, in order, and the number of the last request.
     pub(super) fn after(&self, number: u64) -> (Vec<EndedRequest>, u64) {
         let new = |kept: &VecDeque<EndedRequest>| {
             let first = kept.partition_point(|one| one.number <= number);
@@ -168,7 +169,7 @@ pub(super) struct ServerLine {
     pub(super) text: Arc<str>,
 }
 
-/// What happened to servers, what they wrote to stderr, and their log messages.
+/// Events of servers, the lines that they wrote to stderr, and their log messages: the last [`LINES`] of each server.
 pub(super) struct ServerLines {
     secrets: Secrets,
     kept: Mutex<KeptLines>,
@@ -183,7 +184,7 @@ struct KeptLines {
 }
 
 impl ServerLines {
-    /// None yet. `secrets` are hidden in log messages; in all else they are hidden already.
+    /// Starts without lines. `secrets` are hidden in log messages; in all else they are hidden already.
     pub(super) fn new(secrets: Secrets) -> Self {
         Self { secrets, kept: Mutex::default() }
     }

@@ -18,7 +18,7 @@ use crate::{
 /// Requests that one client may have open. More are refused.
 const MAX_ASKED: usize = 64;
 
-/// What a client was asked, by our own numbers: those of servers could be the same.
+/// Requests of servers that a client was asked, under numbers of the gateway: the ids of several servers could be the same.
 #[derive(Default)]
 pub(super) struct AskedRequests(Mutex<Asked>);
 
@@ -32,12 +32,12 @@ struct AskedRequest {
     server: ServerName,
     /// The server's own.
     id: Box<RawValue>,
-    /// By which the server knows reports on its progress.
+    /// Token by which the server knows reports on its progress.
     token: Option<Box<RawValue>>,
     reply: ReplySender,
-    /// Where the client was asked.
+    /// Queue through which the client was asked.
     outlet: Outlet,
-    /// Of the client's request that it belongs to, if that is known.
+    /// Request of the client that this one belongs to, if that is known.
     of: Option<Arc<ReplyTarget>>,
 }
 
@@ -83,7 +83,7 @@ impl AskedRequests {
         }
     }
 
-    /// As [`AskedRequests::withdraw`], of all that belongs to a request of the client.
+    /// Withdraws all requests that belong to one request of the client, each like [`AskedRequests::withdraw`].
     pub(super) fn withdraw_all(&self, of: &Arc<ReplyTarget>) {
         let belongs = |one: &AskedRequest| one.of.as_ref().is_some_and(|target| Arc::ptr_eq(target, of));
         let numbers: Vec<u64> = {

@@ -1,4 +1,4 @@
-//! Between the two eras of the protocol: results and errors of one in the form of the other, and the requests of a
+//! Translation between the two eras of the protocol: results and errors of one in the form of the other, and the requests of a
 //! server of the new era, which come in its results, as requests to a client of the old one.
 
 use std::cmp::Reverse;
@@ -36,7 +36,7 @@ pub(super) enum LogLevel {
 }
 
 impl LogLevel {
-    /// What servers mostly send by themselves.
+    /// The level of a client that has set none: servers mostly send from it on by themselves.
     pub(super) const DEFAULT: Self = Self::Info;
 
     /// The one that lets most messages through.
@@ -106,7 +106,7 @@ pub(super) struct InputRequired {
 }
 
 impl InputRequired {
-    /// What a result asks for, if it does.
+    /// Reads the input that a result asks for. `None`: it asks for none.
     pub(super) fn of(result: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

@@ -1,5 +1,6 @@
-//! What is held for the owner of a client, in bytes: messages half received, calls under way, sessions, subscriptions, answers that
-//! nobody reads. Each owner has one budget, and all owners together have one; what goes over it is refused, in words.
+//! Budgets for the bytes that are held for owners of clients: messages half received, calls under way, sessions, subscriptions,
+//! answers that nobody reads. Each owner has one budget, and all owners together have one; what goes over it is refused, in
+//! words.
 
 use std::{
     fmt,
@@ -17,26 +18,26 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// All owners may hold so many times what one may; then those go on alone who hold less than their share. With these it is twice
-/// as much at most.
+/// Limit of all owners together, in limits of one owner. Above it only owners that hold less than their equal share may take
+/// more, so that the total is at most twice this limit.
 const ALL: usize = 2;
-/// What waits for clients to read has a budget of its own, so that calls end well while others are under way. One part of so many is
-/// for clients that do not read. The rest is for short messages of clients that do.
+/// Messages that wait for clients to read have a limit of their own, so that calls end well while others are under way: the
+/// owner's limit divided by this. A short message to a client of whom nothing waits may take all of the owner's limit.
 const OF_WAITING: usize = 2;
 const SHORT: usize = 64 << 10;
-/// What is counted for a request under way besides its message, and for a session: tasks, tables, queues.
+/// Bytes that are counted for a request under way besides its message, and for a session: tasks, tables, queues.
 pub(super) const OF_REQUEST: usize = 8 << 10;
 pub(super) const OF_SESSION: usize = 8 << 10;
-/// What is counted for a message to a server besides its bytes.
+/// Bytes that are counted for a message to a server besides its text.
 pub(super) const OF_MESSAGE: usize = 256;
-/// Bytes of notifications that may wait until servers read them. One that nothing waits before may be longer.
+/// Bytes of notifications that may wait until servers read them. A notification may be longer if no other waits before it.
 const MAX_TOLD: usize = 1 << 20;
-/// How long who wants servers of its own waits for the end of others.
+/// Time for which a client that needs servers of its own waits until other servers have ended.
 const MAX_ENDING: Duration = Duration::from_secs(10);
-/// The code of a refusal: as of other limits.
+/// The code of a refusal, the same as for other limits.
 pub(super) const REFUSED: ErrorCode = ErrorCode(-32000);
 
-/// What all owners hold.
+/// Bytes that all owners hold, and their common limit.
 #[derive(Debug)]
 pub(crate) struct TotalBudget {
     held: AtomicUsize,
@@ -46,7 +47,7 @@ pub(crate) struct TotalBudget {
 }
 
 impl TotalBudget {
-    /// Of owners that may hold so much each.
+    /// Starts a budget for all owners, of whom each may hold `each` bytes.
     pub(crate) fn new(each: usize) -> Arc<Self> {
         Arc::new(Self {
             held: AtomicUsize::new(0),
@@ -56,10 +57,10 @@ impl TotalBudget {
     }
 }
 
-/// What one owner holds, and may hold.
+/// Bytes and servers that one owner holds, and the limits of both.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Who it is, in words.
+    /// The owner, in the words of messages.
     whose: String,
     most: usize,
     held: AtomicUsize,
@@ -69,14 +70,14 @@ pub(crate) struct Budget {
     told: AtomicUsize,
     total: Arc<TotalBudget>,
     own_servers: AtomicUsize,
-    /// Those of them that are being ended.
+    /// Own servers that are being ended.
     ending: AtomicUsize,
     ended: Notify,
     most_own_servers: usize,
 }
 
 impl Default for Budget {
-    /// Without an end.
+    /// Has no limits.
     fn default() -> Self {
         let total = TotalBudget { held: 0.into(), most: usize::MAX, owners: 0.into() };
         Self::new("the client".to_owned(), usize::MAX, usize::MAX, &Arc::new(total))
@@ -84,14 +85,15 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Of `whose`, who may hold `most` bytes, and so many servers of their own.
+    /// Starts the budget of the owner that messages call `whose`, who may hold `most` bytes and `most_own_servers` servers of
+    /// their own.
     pub(crate) fn new(whose: String, most: usize, most_own_servers: usize, total: &Arc<TotalBudget>) -> Self {
         let [held, waiting, told, own_servers, ending] = [(); 5].map(|()| AtomicUsize::new(0));
         let (total, ended) = (total.clone(), Notify::new());
         Self { whose, most, held, waiting, told, total, own_servers, ending, ended, most_own_servers }
     }
 
-    /// Takes so many bytes, until what is given back is dropped.
+    /// Takes so many bytes until the result is dropped.
     ///
     /// # Errors
     /// The owner, or all of them, hold too much.
@@ -101,20 +103,20 @@ impl Budget {
         Ok(held)
     }
 
-    /// As [`Budget::take`], for what waits until a client reads. `is_first`: nothing waits there yet.
+    /// Takes bytes like [`Budget::take`] for a message that waits until a client reads it. `is_first`: no other waits there.
     ///
     /// # Errors
-    /// As [`Budget::take`]; what waits is more than it may be.
+    /// The errors of [`Budget::take`], or more would wait than may.
     pub(super) fn take_waiting(self: &Arc<Self>, bytes: usize, is_first: bool) -> Result<Held, BudgetFull> {
         let mut held = self.nothing_waiting();
         held.grow_waiting(bytes, is_first)?;
         Ok(held)
     }
 
-    /// As [`Budget::take`], for a notification that waits until a server reads it.
+    /// Takes bytes like [`Budget::take`] for a notification that waits until a server reads it.
     ///
     /// # Errors
-    /// As [`Budget::take`]; too much waits already.
+    /// The errors of [`Budget::take`], or too much waits already.
     pub(super) fn take_told(self: &Arc<Self>, bytes: usize) -> Result<Told, BudgetFull> {
         let told = Told(self.take(bytes)?);
         let before = self.told.fetch_add(bytes, Relaxed);
@@ -124,12 +126,12 @@ impl Budget {
         Ok(told)
     }
 
-    /// Nothing yet.
+    /// Starts a count at no bytes.
     pub(crate) fn nothing(self: &Arc<Self>) -> Held {
         Held { budget: self.clone(), bytes: 0, is_waiting: false }
     }
 
-    /// Nothing yet that waits until a client reads.
+    /// Starts a count at no bytes, for messages that wait until a client reads them.
     pub(super) fn nothing_waiting(self: &Arc<Self>) -> Held {
         Held { budget: self.clone(), bytes: 0, is_waiting: true }
     }
@@ -225,10 +227,10 @@ impl Held {
         Ok(())
     }
 
-    /// As [`Held::grow`], for what waits until a client reads. `is_first`: nothing waits there yet.
+    /// Takes more like [`Held::grow`] for a message that waits until a client reads it. `is_first`: no other waits there.
     ///
     /// # Errors
-    /// As [`Held::grow`]; what waits is more than it may be.
+    /// The errors of [`Held::grow`], or more would wait than may.
     pub(super) fn grow_waiting(&mut self, more: usize, is_first: bool) -> Result<(), BudgetFull> {
         let most = self.budget.most;
         let most = if is_first && more <= SHORT { most } else { most / OF_WAITING };
@@ -237,7 +239,7 @@ impl Held {
         Ok(())
     }
 
-    /// Of which budget they are.
+    /// The budget that these bytes count for.
     pub(super) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

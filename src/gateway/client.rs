@@ -49,27 +49,27 @@ pub(crate) struct Client {
     /// Several callers may speak as this client: the ids of their requests may be the same, and cancel nothing.
     has_many_callers: bool,
     last_request: AtomicU64,
-    /// For what belongs to none of its requests.
+    /// Queue of the messages that belong to none of its requests.
     pub(super) general: Outlet,
     general_reader: Mutex<Option<OutletReader>>,
-    /// What it said of itself in `initialize`.
+    /// The client's own words in `initialize`.
     introduction: OnceLock<Arc<Introduction>>,
     pub(super) asked: AskedRequests,
-    /// What those who speak as it call themselves, the last one first, where they are several.
+    /// Names that the callers of this client give themselves, the last one first, if it has many callers.
     callers: Mutex<Vec<Arc<str>>>,
     under_way: Mutex<HashMap<Box<str>, CancellationToken>>,
     /// The least important messages that it wants to have, if it has said so.
     pub(super) log_level: Mutex<Option<LogLevel>>,
     pub(super) listening: Mutex<Vec<Listening>>,
-    /// Of the prompts and resources that it has been shown. Other clients do not change them.
+    /// Names of the prompts and resources that this client has been shown. Other clients do not change them.
     pub(super) names: MergedNames,
     loan: OnceLock<Loan>,
-    /// Of its owner's budget: its own servers, and what they are told of it.
+    /// Servers of its own, and the bytes that are held for what they are told; both count for its owner's budget.
     own: Arc<Mutex<(OwnServers, Held)>>,
     calls: TaskTracker,
 }
 
-/// What comes of a request.
+/// The end of a request.
 pub(crate) enum Handled {
     /// The whole message, and the code of the error that it is, if it is one.
     Answer(String, Option<ErrorCode>),
@@ -90,13 +90,13 @@ impl Handled {
 /// A request under way, with all that its handling needs.
 pub(super) struct RequestContext<'a> {
     pub(super) client: &'a Arc<Client>,
-    /// What who asks sees of the servers.
+    /// The servers and tools that the sender of the request sees.
     pub(super) endpoint: Endpoint,
     pub(super) speaker: Arc<Introduction>,
-    /// For what belongs to it.
+    /// Queue of the messages that belong to the request.
     pub(super) outlet: &'a Outlet,
     pub(super) id: &'a RawValue,
-    /// By which it is known among those under way.
+    /// The name of the request among those under way.
     pub(super) key: Box<str>,
 }
 
@@ -141,7 +141,7 @@ impl Client {
         *lock(&self.general_reader) = Some(reader);
     }
 
-    /// What it said of itself in `initialize`. `None`: it has not done so.
+    /// The client's own words in `initialize`. `None`: it has not sent that.
     pub(crate) fn introduction(&self) -> Option<&Arc<Introduction>> {
         self.introduction.get()
     }
@@ -166,12 +166,13 @@ impl Client {
         Handled::Answer(message::answer(&id, &outcome), outcome.err().map(|error| error.code))
     }
 
-    /// What the client was last shown of the servers.
+    /// The endpoint with the tools that the client was shown last.
     pub(super) fn shown(&self) -> Endpoint {
         Endpoint { tools: lock(&self.tools).clone(), ..self.endpoint.clone() }
     }
 
-    /// What the sender of a request sees. If that is not what the client saw before, it is told to look again.
+    /// The endpoint as the sender of a request sees it. If its tools differ from those of the client's last request, the client
+    /// is told to look again.
     fn endpoint_of(&self, request: &ClientRequest) -> Endpoint {
         let mut endpoint = self.endpoint.clone();
         if let Some(held) = &request.held {
@@ -261,7 +262,7 @@ impl Client {
         }
     }
 
-    /// What those call themselves who speak as it; the last one first.
+    /// Names that the callers of this client give themselves; the last one first.
     #[cfg(feature = "serve")]
     pub(super) fn names(&self) -> Vec<Arc<str>> {
         match self.introduction.get() {

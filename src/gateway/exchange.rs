@@ -37,7 +37,7 @@ const MAX_SAID: usize = 100;
 pub(super) struct Outgoing {
     pub(super) session: Arc<Session>,
     pub(super) method: String,
-    /// Without `_meta`.
+    /// The parameters without `_meta`.
     pub(super) params: RawObject,
     pub(super) meta: RawObject,
     /// The tool, if it is a call.
@@ -140,7 +140,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// What the server is told of the client, as its era wants it.
+    /// Writes into `_meta` what the server needs to know of the client, in the form of the server's era.
     fn prepare_meta(&self, outgoing: &mut Outgoing, server_era: Era) {
         let meta = &mut outgoing.meta;
         match server_era {
@@ -197,12 +197,12 @@ impl RequestContext<'_> {
     }
 }
 
-/// What makes the answer of a server one for its client.
+/// Turns the answer of a server into one for its client.
 struct Fitting {
     method: String,
     server_era: Era,
     client_era: Era,
-    /// At the endpoint of all servers.
+    /// Whether the client uses the endpoint of all servers.
     is_merged: bool,
 }
 
@@ -339,7 +339,7 @@ fn no_object(server: &ServerName, method: &str, result: &RawValue) -> ErrorData 
     ErrorData::internal_error(why, None)
 }
 
-/// What a model is to read of its own mistake.
+/// The result of a call that tells the model of its own mistake.
 pub(super) fn tool_error(text: &str) -> Box<RawValue> {
     json_rpc::raw(&json!({"content": [{"type": "text", "text": text}], "isError": true}))
 }

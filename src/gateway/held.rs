@@ -54,7 +54,7 @@ struct HeldRequest {
     question: [u8; 32],
     since: Instant,
     rounds: usize,
-    /// What the server waits for, by our own keys.
+    /// Requests for input whose answers the server waits for, by keys of the gateway.
     open: Vec<(String, CountedRequest)>,
     running: RunningRequest,
 }

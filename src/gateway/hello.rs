@@ -1,4 +1,4 @@
-//! What the gateway says of itself, and of the server behind it: `initialize` and `server/discover`.
+//! The gateway's answers to `initialize` and `server/discover`: what it says of itself, and of the server behind it.
 
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
@@ -10,12 +10,12 @@ use crate::{
     tool::ServerName,
 };
 
-/// The revision of the protocol without a handshake.
+/// The revision of the protocol that has no handshake.
 pub(crate) const MODERN_VERSION: &str = "2026-07-28";
-/// Those with one, the newest first.
+/// The revisions with a handshake, the newest first.
 pub(crate) const LEGACY_VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// All of them, the newest first.
+/// All revisions, the newest first.
 pub(super) fn all_versions() -> Vec<&'static str> {
     [&[MODERN_VERSION], LEGACY_VERSIONS].concat()
 }
@@ -33,7 +33,7 @@ pub(crate) mod meta_key {
     pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 }
 
-/// What is known of the server or servers behind an endpoint.
+/// Facts about the server or servers behind an endpoint.
 struct About {
     capabilities: Value,
     info: Value,
@@ -41,7 +41,8 @@ struct About {
 }
 
 impl About {
-    /// Of all servers: what any of them may have. Each tool says whether it can be called as a task.
+    /// Facts about all servers together: every capability that any of them may have. Each tool says whether it can be called as
+    /// a task.
     fn of_all(era: Era, tasks: bool) -> Self {
         let listed = json!({"listChanged": true});
         let mut capabilities = json!({
@@ -61,7 +62,7 @@ impl About {
         Self { capabilities, info: own_info("toolcrib"), instructions: None }
     }
 
-    /// Of one server, as it says itself.
+    /// Facts about one server, as it says them itself.
     fn of(server: &ServerName, hello: &ServerHello) -> Self {
         let capabilities: Map<String, Value> = hello.read("capabilities").unwrap_or_default();
         let meta = RawObject::parse(hello.get("_meta")).unwrap_or_default();

@@ -83,22 +83,22 @@ pub(super) struct HttpState {
     access: Access,
     /// Servers without which the gateway is not ready.
     required: Vec<ServerName>,
-    /// Of the old era, by their ids.
+    /// Sessions of the old era, by their ids.
     sessions: Sessions<String>,
-    /// Of the new era.
+    /// Clients that stand for the callers of the new era.
     callers: Sessions<CallerKey>,
-    /// Of the transport of 2024-11-05.
+    /// Sessions of the transport of 2024-11-05, by their ids.
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
     due_requests: BusyWait,
-    /// Since the last answer, until the next request.
+    /// The wait for the next request, since the last answer.
     due: Mutex<Option<Awaited>>,
-    /// For the page.
+    /// State of the page.
     live: LiveData,
     end: CancellationToken,
 }
 
-/// By what the requests of one client of the new era are known.
+/// The key by which requests of one client of the new era are known as such.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct CallerKey {
     owner: Owner,
@@ -223,7 +223,7 @@ impl HttpState {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What pages of other origins and callers without a token do not get.
+    /// Refuses pages of other origins, answers preflights and requests for metadata, and passes the others on.
     async fn guarded(&self, request: Request<Incoming>) -> Answer {
         let origin = match self.access.origin(request.headers()) {
             Ok(origin) => origin.cloned(),
@@ -248,7 +248,7 @@ impl HttpState {
         answer
     }
 
-    /// What clients read that have no access token yet.
+    /// The metadata by which clients without an access token find their authorization server. `None`: it is not asked for.
     fn metadata(&self, request: &Request<Incoming>) -> Option<Answer> {
         let protected = self.access.protected.as_ref()?;
         let metadata = protected.metadata(request.uri().path(), request.headers())?;
@@ -480,13 +480,13 @@ fn not_allowed(methods: &'static str) -> Answer {
     answer
 }
 
-/// With the end of the connection: what is left of the request is not read.
+/// Makes an answer close the connection: what is left of the request is not read.
 fn closing(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// What a page of an allowed origin may send.
+/// The answer that tells a browser what a page of an allowed origin may send.
 fn preflight(asked: &HeaderMap) -> Answer {
     let mut answer = empty(StatusCode::NO_CONTENT);
     let headers = answer.headers_mut();

@@ -1,5 +1,5 @@
-//! What a client says of itself, once or with every request. It is kept as it was written, which is a small part of what it takes
-//! as values.
+//! A client's own words about itself, sent once or with every request. They are kept as they were written, which is a small
+//! part of what they take as values.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::{
 /// Letters of the name of a client, and of its version, that are shown.
 const MAX_NAME: usize = 60;
 const MAX_VERSION: usize = 30;
-/// Bytes of what a client says of itself.
+/// Limit of these words, in bytes.
 pub(super) const MAX_SAID: usize = 64 << 10;
 
-/// What a client says of itself.
+/// The era, name, version and capabilities that a client has given.
 #[derive(Debug, Clone)]
 pub(crate) struct Introduction {
     pub(crate) era: Era,
@@ -31,7 +31,7 @@ pub(crate) struct Introduction {
 }
 
 impl Introduction {
-    /// Of a client that has not said anything yet.
+    /// Stands for a client that has not said anything yet.
     pub(super) fn unknown() -> Self {
         let (info, capabilities): (Arc<RawValue>, _) = (nothing(), nothing());
         Self { era: Era::Legacy, version: LEGACY_VERSIONS[0].to_owned(), info, capabilities, name: "".into() }
@@ -69,7 +69,7 @@ impl Introduction {
         self.info.get().len() + self.capabilities.get().len()
     }
 
-    /// What it takes as values.
+    /// Bytes that these words take as values.
     pub(super) fn tree_size(&self) -> usize {
         tree_size(self.info.get()) + tree_size(self.capabilities.get())
     }

@@ -1,5 +1,6 @@
-//! What servers list, as clients of the endpoint of all servers can read it: a client checks a list as a whole, so that one odd
-//! item of one server would take the items of all servers from it. What a server says wrongly is told once, and shown on the page.
+//! Lists of servers in a form that clients of the endpoint of all servers can read: a client checks a list as a whole, so that
+//! one odd item of one server would take the items of all servers from it. A fault of a server is logged once, and shown on the
+//! page.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,7 +32,7 @@ const MOST_TOLD: usize = 5_000;
 /// Letters of a name in a fault.
 const MAX_NAME: usize = 100;
 
-/// What is wrong with what servers say, as far as clients have asked for it.
+/// Faults in what servers send, as far as clients have asked for it.
 #[derive(Default)]
 pub(super) struct ServerFaults(Mutex<KnownFaults>);
 
@@ -39,12 +40,13 @@ pub(super) struct ServerFaults(Mutex<KnownFaults>);
 struct KnownFaults {
     /// Each is told once.
     told: HashSet<(ServerName, String)>,
-    /// Of lists but those of tools, of results and of notifications: by their kinds.
+    /// Faults of lists other than those of tools, of results and of notifications, by server and kind.
     lines: HashMap<(ServerName, &'static str), Vec<String>>,
 }
 
 impl ServerFaults {
-    /// What a server lists now, or gave as a result of `method`, has these faults. Results are kept with those before.
+    /// Keeps the faults of a list that a server gives now, or of a result of `method`. Faults of a list replace the earlier
+    /// ones, those of results are added.
     pub(super) fn found(&self, server: &ServerName, method: &str, lines: &[String]) {
         let mut known = lock(&self.0);
         let kept = known.lines.entry((server.clone(), kind_of(method))).or_default();
@@ -95,7 +97,7 @@ impl ServerFaults {
     }
 }
 
-/// What has faults, by its method: servers have any number of methods of their own.
+/// The kind under which faults of this method are kept: servers have any number of methods of their own.
 fn kind_of(method: &str) -> &'static str {
     const KINDS: [&str; 7] = [
         "completion/complete",

@@ -1,4 +1,4 @@
-//! What clients are told of by themselves: changes of lists and of resources.
+//! Changes of lists and of resources that clients have asked to be told of.
 
 use serde_json::value::RawValue;
 
@@ -8,13 +8,13 @@ use crate::json_rpc::RawObject;
 /// An open `subscriptions/listen` of a client of the new era.
 pub(super) struct Listening {
     pub(super) id: Box<RawValue>,
-    /// By which the request is known: ids of several callers may be the same.
+    /// Key by which the request is known: ids of several callers may be the same.
     pub(super) key: Box<str>,
     pub(super) filter: ListenFilter,
     pub(super) outlet: Outlet,
 }
 
-/// What a client wants to hear.
+/// The changes that a client wants to be told of.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[allow(clippy::struct_field_names, reason = "the protocol's own names")]

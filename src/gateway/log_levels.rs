@@ -29,7 +29,7 @@ use crate::{
 /// How long a server may take to set its level before requests go on without.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What servers were told, and what requests under way want.
+/// The log levels that servers were told, and those that requests under way want.
 #[derive(Default)]
 pub(super) struct LogLevels {
     /// Whether any client has ever asked for a level.

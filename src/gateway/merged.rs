@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// What an item is called, and its shape.
+    /// The word for an item in messages, and its members.
     fn shape(self) -> (&'static str, &'static [Member]) {
         match self {
             Self::Prompts => ("prompt", shapes::PROMPT),
@@ -207,7 +207,7 @@ impl RequestContext<'_> {
         self.gather_of(kind, meta, None).await
     }
 
-    /// As [`RequestContext::gather`], of one server alone if there is one.
+    /// Gathers the items like [`RequestContext::gather`], from the server `of` alone if it is given.
     async fn gather_of(
         &self,
         kind: Kind,

@@ -35,13 +35,13 @@ pub(crate) enum ClientMessage {
 pub(crate) struct ClientRequest {
     pub(crate) id: Box<RawValue>,
     pub(crate) method: String,
-    /// Without `_meta`.
+    /// The parameters without `_meta`.
     pub(crate) params: RawObject,
     /// The members of `_meta`.
     pub(crate) meta: RawObject,
-    /// The tools of who sent it. `None`: those of its client.
+    /// The tools of the sender. `None`: those of its client.
     pub(crate) tools: Option<Arc<ToolAccess>>,
-    /// What it takes of the budget of who sent it, once it was counted.
+    /// Bytes that the request holds of its sender's budget, once they were counted.
     pub(crate) held: Option<Held>,
 }
 
@@ -70,11 +70,12 @@ pub(crate) struct Unreadable {
     pub(crate) error: ErrorData,
 }
 
-/// What the text of a client is read as.
+/// The messages in a client's text, each readable or not; or the error of the text as a whole.
 type Messages = Result<Vec<Result<ClientMessage, Unreadable>>, Unreadable>;
 
 impl ClientMessage {
-    /// As [`ClientMessage::parse`], of what has a text. What is large waits for the turn of who sends it.
+    /// Parses the text in a value like [`ClientMessage::parse`], and gives the value back. A large text waits for the sender's
+    /// turn.
     pub(crate) async fn parse_of<T>(
         text: T,
         of: impl Fn(&T) -> &[u8] + Send + 'static,
@@ -187,7 +188,7 @@ pub(crate) fn answer(id: &RawValue, answer: &ClientAnswer) -> String {
     }
 }
 
-/// In place of an answer for which there is no room until its client reads it.
+/// The error in place of an answer for which there is no room until its client reads it.
 pub(crate) fn not_kept(answer: &str) -> String {
     let envelope: Envelope<'_> = serde_json::from_str(answer).unwrap_or_default();
     let why = format!(

@@ -28,7 +28,7 @@ use crate::{
 const REMOVED: [&str; 5] =
     ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
 
-/// What a client may ask of a server itself that may not use all of its tools. What another method does is not known.
+/// Methods that a client may use whose token does not admit all tools. Other methods might do anything.
 const OF_LIMITED: [&str; 20] = [
     "completion/complete",
     "initialize",

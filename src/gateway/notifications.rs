@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::json_rpc;
 
-    /// What is passed on, and where something was wrong.
+    /// The notification that is passed on, and the paths of its faults.
     fn heard(method: &str, params: &Value) -> (Option<Value>, Vec<String>) {
         let raw = json_rpc::raw(params);
         let mut faults = Faults::default();

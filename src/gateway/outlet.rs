@@ -13,7 +13,7 @@ use super::{Budget, Held, message::not_kept};
 const MAX_WAITING: usize = 1 << 20;
 /// Bytes of answers that wait. A client that asks so much without reading has its connection ended.
 const MAX_ANSWERS: usize = 64 << 20;
-/// What a message takes in the queue besides its text.
+/// Bytes that are counted for a message in the queue besides its text.
 const OF_MESSAGE: usize = 64;
 
 /// Sends messages to a client, or to one stream of it. Clones share the queue.
@@ -94,7 +94,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Nothing is sent any more. What waits can still be read.
+    /// Closes the queue: nothing is sent any more, and what waits can still be read.
     pub(crate) fn close(&self) {
         self.0.queue().closed = true;
         self.0.changed.notify_one();

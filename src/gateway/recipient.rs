@@ -19,7 +19,7 @@ use crate::{session::Era, tool::ServerName};
 
 /// How long a server may still send something about a request that is over, answered or given up.
 const LATE: Duration = Duration::from_secs(600);
-/// For each server, the most owners whose former requests are remembered one by one.
+/// The most owners, for each server, whose former requests are remembered one by one.
 const MAX_OWNERS: usize = 1000;
 
 /// A request or a notification of a server.

@@ -50,7 +50,7 @@ pub(super) struct Exchanges {
     last: u64,
     pub(super) open: HashMap<u64, Exchange>,
     pub(super) former: FormerRequests,
-    /// Those that have ended, where there is a page that shows them.
+    /// Requests that have ended, where there is a page that shows them.
     ended: Option<EndedRequests>,
 }
 
@@ -92,7 +92,7 @@ impl ReplyTarget {
         *lock(&self.0) = other;
     }
 
-    /// What belongs to the request goes to `outlet` from now on.
+    /// Sends what belongs to the request to `outlet` from now on.
     fn move_to(&self, outlet: Outlet) {
         lock(&self.0).0 = outlet;
     }
@@ -158,13 +158,13 @@ impl Router {
         ClientSide { identity: Arc::new(identity), messages: Some(self.clone()) }
     }
 
-    /// As [`Router::shared_side`], of a manager without clients: what its servers ask is refused.
+    /// Makes a side like [`Router::shared_side`] for a manager without clients: requests of its servers are refused.
     #[cfg(feature = "cli")]
     pub(super) fn shared_identity() -> ClientSide {
         ClientSide { messages: None, ..Arc::new(Self::default()).shared_side() }
     }
 
-    /// As [`Router::shared_side`], for a manager with other callers besides the clients: it declares nothing.
+    /// Makes a side like [`Router::shared_side`] for a manager with other callers besides the clients: it declares nothing.
     pub(crate) fn silent_side(self: &Arc<Self>) -> ClientSide {
         ClientSide { identity: Arc::default(), messages: Some(self.clone()) }
     }
@@ -333,7 +333,7 @@ impl Router {
         }
     }
 
-    /// As [`ServerMessages::task_named`]. `own` is the client whose own server it is.
+    /// Notes a task like [`ServerMessages::task_named`]. `own` is the client whose own server it is.
     fn task_named(
         &self,
         server: &ServerName,
@@ -402,7 +402,7 @@ impl Router {
     }
 }
 
-/// What is said of a resource, by the name that the client knows.
+/// Replaces the server's `uri` of a resource in parameters by the name that the client knows.
 fn named<'a>(params: &'a RawObject, uri: &str, name: &str) -> Cow<'a, RawObject> {
     if uri == name {
         return Cow::Borrowed(params);

@@ -16,7 +16,7 @@ use crate::{
 const FIND: &str = "search_tools";
 pub(super) const CALL: &str = "call_tool";
 
-/// With `search = "auto"` a longer list, in tokens, is replaced.
+/// Tokens of the longest list that `search = "auto"` does not replace.
 const LONG_LIST: usize = 10_000;
 
 /// How many tools a search gives, unless it says otherwise, and at most.

@@ -46,7 +46,7 @@ pub struct GatewayServer {
     router: Arc<Router>,
     /// Changes with every event of a server.
     events: watch::Sender<u64>,
-    /// For the page.
+    /// Lines for the page.
     lines: Arc<ServerLines>,
     /// Whether observers get what servers write to stderr.
     follow_stderr: bool,
@@ -55,13 +55,13 @@ pub struct GatewayServer {
     listening: Option<Listening>,
 }
 
-/// Which tools a gateway offers, of those that are known now.
+/// The tools that a gateway offers, of those that are known now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OfferedTools {
     /// All tools of the manager.
     pub known: usize,
-    /// Those that [`GatewayConfig::tools`] and [`GatewayConfig::read_only`] leave.
+    /// Tools that [`GatewayConfig::tools`] and [`GatewayConfig::read_only`] leave.
     pub offered: usize,
     /// Patterns of these settings, and of tokens, that match none.
     pub unmatched: Vec<String>,
@@ -174,7 +174,7 @@ impl GatewayServer {
         options.observe_all(look).client(client)
     }
 
-    /// Which tools clients are offered, of those of `manager` that are known now.
+    /// The tools that clients are offered, of those of `manager` that are known now.
     pub fn offered(&self, manager: &Manager) -> OfferedTools {
         let GatewayConfig { tools, read_only, tokens, .. } = &self.config;
         let (catalog, all) = (manager.catalog(), ToolRule::new(tools.as_ref(), *read_only));

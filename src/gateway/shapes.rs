@@ -15,7 +15,7 @@ use crate::{
     large::LARGE,
 };
 
-/// What a member may be.
+/// The values that a member may have.
 #[derive(Debug)]
 pub(super) enum Shape {
     Any,
@@ -31,7 +31,7 @@ pub(super) enum Shape {
     Moment,
     /// One of these texts.
     Word(&'static [&'static str]),
-    /// Of a list, entries that do not fit are left out.
+    /// A list. Entries that do not fit are left out.
     List(&'static Shape),
     Object(&'static [Member]),
     /// The JSON Schema of arguments: of an object.
@@ -152,7 +152,7 @@ pub(super) const MEDIA_BLOCK: &[Member] = &[
 pub(super) const RESOURCE_BLOCK: &[Member] =
     &[must("resource", Shape::Object(CONTENTS)), may("annotations", ANNOTATIONS), may("_meta", OPEN)];
 
-/// What a resource holds. It has `text` or `blob`.
+/// The contents of a resource. They have `text` or `blob`.
 pub(super) const CONTENTS: &[Member] = &[
     must("uri", Shape::Text),
     may("mimeType", Shape::Text),
@@ -205,7 +205,7 @@ const MAX_QUOTED: usize = 1000;
 pub(super) struct Fault {
     /// Where, below the item: `icons/0/src`.
     pub(super) path: String,
-    /// What was wrong, and what was done.
+    /// The fault, and what was done about it.
     pub(super) problem: String,
 }
 
@@ -294,7 +294,7 @@ pub(super) fn fit(object: &mut RawObject, members: &[Member], faults: &mut Fault
     true
 }
 
-/// What became of a member.
+/// A member after it was fitted to its shape.
 enum Fitted {
     Same(Value),
     Changed(Value),

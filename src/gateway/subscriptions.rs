@@ -171,7 +171,7 @@ impl Subscriptions {
         }
     }
 
-    /// What the server says to the newest request. `None`: there is none.
+    /// The server's word on the newest request that listens. `None`: there is no such request.
     fn standing(&self, of: &Upstream) -> Option<watch::Receiver<Standing>> {
         lock(&self.0).servers.get(of)?.listening.as_ref().map(UpstreamListener::standing)
     }

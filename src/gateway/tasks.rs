@@ -20,7 +20,7 @@ use crate::{json_rpc::RawObject, session::ClientAnswer, tool::ServerName};
 const MAX_TASKS: usize = 10_000;
 /// Bytes of the name of a task that is remembered.
 const MAX_ID: usize = 512;
-/// For how long a task counts as one under way if nothing is heard of its end.
+/// Time for which a task counts as under way if nothing is heard of its end.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Member of `_meta` by which a message names its task.
 const RELATED: &str = "io.modelcontextprotocol/related-task";
@@ -36,7 +36,7 @@ pub(super) struct Tasks(Mutex<KnownTasks>);
 struct KnownTasks {
     last: u64,
     count: usize,
-    /// By their names. Two servers can give the same one.
+    /// Tasks by their ids. Two servers can give the same one.
     by_id: HashMap<String, Vec<Task>>,
 }
 
@@ -47,11 +47,11 @@ struct Task {
     client: u64,
     /// Grows with each new one.
     number: u64,
-    /// Until when it counts as one under way. `None`: it has ended.
+    /// Time until which it counts as under way. `None`: it has ended.
     until: Option<Instant>,
 }
 
-/// What is said of a task.
+/// The state of a task, as a message of its server tells it.
 pub(super) struct TaskNews {
     id: String,
     is_over: bool,
@@ -73,14 +73,14 @@ impl TaskNews {
         Self { id, is_over: true, ttl: LONGEST }
     }
 
-    /// Of a result that is about one task, or begins one.
+    /// Reads the state from a result that is about one task, or begins one.
     pub(super) fn of_result(result: &RawValue) -> Option<Self> {
         let result = RawObject::parse(Some(result)).ok()?;
         let nested = RawObject::parse(result.get("task")).unwrap_or_default();
         Self::of(&nested).or_else(|| Self::of(&result))
     }
 
-    /// Of a notification about one task.
+    /// Reads the state from a notification about one task.
     pub(super) fn of_notification(method: &str, params: Option<&RawValue>) -> Option<Self> {
         if !method.starts_with("notifications/tasks") {
             return None;

@@ -1,26 +1,26 @@
-//! Which tools a client sees, and which of them it may call.
+//! Tools that a client sees, and those of them that it may call.
 
 use std::sync::Arc;
 
 use crate::{catalog::CatalogEntry, config::NamePattern};
 
-/// Some of the tools.
+/// A rule that admits some of the tools.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolRule {
-    /// Those whose `SERVER.TOOL` matches one of these patterns. `None`: all.
+    /// Patterns, of which one must match `SERVER.TOOL`. `None`: all tools.
     pub(crate) tools: Option<Arc<[NamePattern]>>,
-    /// Of these only those that say that they change nothing.
+    /// Whether only those of these tools are admitted that say that they change nothing.
     pub(crate) read_only: bool,
 }
 
 /// The tools of a client.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ToolAccess {
-    /// All of these must admit a tool.
+    /// Rules that must all admit a tool.
     pub(crate) limits: Vec<ToolRule>,
-    /// And one of these, for a call. `None`: the limits are all.
+    /// Rules of which one must also admit a tool that is called. `None`: the limits are all.
     pub(crate) granted: Option<Vec<ToolRule>>,
-    /// One of these, for the list. `None`: as for a call.
+    /// Rules of which one must also admit a tool that is listed. `None`: as for a call.
     pub(crate) listed: Option<Vec<ToolRule>>,
 }
 
@@ -44,7 +44,7 @@ impl ToolRule {
 }
 
 impl ToolAccess {
-    /// What `limits` leave.
+    /// Makes the access that `limits` leave.
     pub(crate) fn limited(limits: impl IntoIterator<Item = ToolRule>) -> Arc<Self> {
         let limits = limits.into_iter().filter(|rule| !rule.is_all()).collect();
         Arc::new(Self { limits, ..Self::default() })

@@ -25,17 +25,17 @@ const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// The open request. Dropped, it is cancelled.
 pub(super) struct UpstreamListener {
-    /// By which the server's acknowledgement is known as one of this request.
+    /// The number by which the server's acknowledgement is known as one of this request.
     pub(super) number: u64,
     uris: BTreeSet<String>,
     standing: watch::Sender<Standing>,
     _open: AbortOnDropHandle<()>,
 }
 
-/// What the server has said to the request.
+/// The server's word on the request.
 #[derive(Debug, Clone)]
 pub(super) enum Standing {
-    /// Nothing yet.
+    /// The server has said nothing yet.
     Asked,
     /// It tells of changes of these.
     Acknowledged(HashSet<String>),
@@ -72,7 +72,7 @@ impl UpstreamListener {
     }
 }
 
-/// What a server of the old era, or of the new one, is asked beside the requests of clients.
+/// Sends a request of the gateway itself to a server, and returns the answer.
 pub(super) async fn send(
     session: &Session,
     method: &str,

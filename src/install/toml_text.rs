@@ -83,7 +83,7 @@ fn entry_table(entry: &Value) -> Table {
     fields.filter_map(|(key, value)| Some((key.as_str(), Item::Value(item(value)?)))).collect()
 }
 
-/// Nothing for null, which TOML does not have.
+/// The value in TOML. `None`: it is null, which TOML does not have.
 fn item(value: &Value) -> Option<toml_edit::Value> {
     Some(match value {
         Value::Null => return None,

@@ -51,7 +51,7 @@ fn end_of_text(bytes: &[u8], mut at: usize) -> usize {
 
 /// A name that an object has twice, at any depth, with the way to it: `a/b`. `None`: there is none, or the text is no JSON.
 ///
-/// Of such a name every reader takes another value: we the last one, a server perhaps the first.
+/// Readers take different values of such a name: toolcrib the last one, a server perhaps the first.
 pub(crate) fn repeated_name(json: &str) -> Option<String> {
     let mut found = None;
     let mut reader = serde_json::Deserializer::from_str(json);

@@ -4,8 +4,8 @@ use std::{num::NonZeroU64, time::Duration};
 
 use tokio::time::Instant;
 
-/// At most so many units in any 60 seconds. A tenth of them may go at once; the rest flows evenly, so that the burst
-/// and the flow together are the limit and not more.
+/// A limit of units in any 60 seconds. A tenth of them may go at once; the rest flows evenly, so that the burst and the flow
+/// together are the limit and not more.
 #[derive(Debug, Clone)]
 pub(crate) struct Rate {
     burst: f64,

@@ -20,7 +20,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// What servers are started with, besides their own entries.
+/// Settings with which servers are started, besides their own entries.
 pub(super) struct StartContext {
     pub(super) http: HttpConfig,
     pub(super) cache: Option<PathBuf>,
@@ -28,8 +28,8 @@ pub(super) struct StartContext {
     pub(super) page_extractor: Option<PageExtractorOf>,
 }
 
-/// What a change of the configuration came to. Every server of the new configuration is in one of `added`,
-/// `restarted` and `unchanged`.
+/// The result of a change of the configuration. Every server of the new configuration is in one of `added`, `restarted` and
+/// `unchanged`.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ApplyReport {
@@ -41,7 +41,7 @@ pub struct ApplyReport {
     pub restarted: Vec<ServerName>,
     /// Servers that go on as they were: the same process, the same calls in flight.
     pub unchanged: Vec<ServerName>,
-    /// What went wrong, in configuration order.
+    /// Failures, in configuration order.
     pub failures: Vec<ApplyFailure>,
 }
 
@@ -49,24 +49,24 @@ pub struct ApplyReport {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ApplyFailure {
-    /// Which.
+    /// The name of the server.
     pub server: ServerName,
-    /// Why.
+    /// The reason.
     pub error: Arc<Error>,
     /// Whether it goes on by its old entry, since the new one cannot be used.
     pub kept: bool,
 }
 
-/// What is to be done with one configured server.
+/// The change of one configured server.
 enum ServerChange {
     Keep,
-    /// Keeps its old entry: this is what is wrong with the new one.
+    /// Keeps its old entry: the error is that of the new one.
     KeepOld(Arc<Error>),
     Start,
     Renew(Arc<Session>, Box<ServerConfig>),
 }
 
-/// What one step came to.
+/// The result of one step.
 enum ChangeOutcome {
     Nothing,
     Started(Box<ServerStart>),

@@ -1,4 +1,4 @@
-//! What stands between an agent and its tools, and may answer in their place: to record, or to replay.
+//! An observer between an agent and its tools, which may answer in their place: to record, or to replay.
 
 use std::sync::Arc;
 

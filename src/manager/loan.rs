@@ -30,7 +30,7 @@ pub enum Borrower {
     Client,
 }
 
-/// What is kept until the own servers of a borrower have ended.
+/// A value that is kept until the own servers of a borrower have ended.
 pub(crate) type UntilEnd = Arc<dyn Send + Sync>;
 
 /// The tools of one borrower. On drop its own servers are torn down in the background; nobody else is ever given
@@ -40,7 +40,7 @@ pub struct Loan {
     lender: Lender,
     borrower: Borrower,
     values: Option<Arc<TaskValues>>,
-    /// Who the borrower is towards servers of its own.
+    /// The client that the borrower is towards servers of its own.
     client: Option<ClientSide>,
     until_end: Option<UntilEnd>,
     // Std mutex: held for a look or a change, never across an await.
@@ -49,7 +49,7 @@ pub struct Loan {
 
 /// The servers that a borrower has.
 struct LentServers {
-    /// Those of the manager, when they were lent.
+    /// Servers of the manager at the time when they were lent.
     of: Arc<[Arc<ServerHandle>]>,
     own: Vec<LoanedInstance>,
     toolbox: Toolbox,
@@ -100,8 +100,8 @@ impl Manager {
         self.lender().lend(borrower, None, None, None)
     }
 
-    /// As [`Manager::lend`], to a task: `values` are what the variables of a task stand for in the settings of servers with
-    /// [`Scope::Task`].
+    /// Lends servers like [`Manager::lend`] to a task: `values` are what the variables of a task stand for in the settings of
+    /// servers with [`Scope::Task`].
     pub fn lend_to_task(&self, values: TaskValues) -> Loan {
         self.lender().lend(Borrower::Task, Some(&Arc::new(values)), None, None)
     }
@@ -145,8 +145,9 @@ impl Lender {
         self.toolbox.handles().iter().filter(own).count()
     }
 
-    /// As [`Manager::lend`]; `client` is who the borrower is towards servers of its own: they are started for it, and none
-    /// is a spare, which was started for nobody in particular. `until_end` is dropped when the last of them has ended.
+    /// Lends servers like [`Manager::lend`]; `client` is who the borrower is towards servers of its own: they are started for
+    /// it, and none is a spare, which was started for nobody in particular. `until_end` is dropped when the last of them has
+    /// ended.
     pub(crate) fn lend(
         &self,
         borrower: Borrower,

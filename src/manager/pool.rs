@@ -32,10 +32,10 @@ struct Spares {
     closed: bool,
 }
 
-/// What a borrower gets.
+/// An instance that a borrower gets.
 pub(super) struct PooledInstance {
     pub(super) handle: Arc<ServerHandle>,
-    /// It is not started yet, and must be started without waiting for its first call.
+    /// Whether it is not started yet, and must be started without waiting for its first call.
     pub(super) cold: bool,
 }
 
@@ -44,7 +44,7 @@ impl Pool {
         Arc::new(Self { config, starter, lent: AtomicUsize::new(0), spares: Mutex::default() })
     }
 
-    /// As configured.
+    /// The server's configuration, as it was written.
     pub(super) fn config(&self) -> &ServerConfig {
         &self.config
     }

@@ -32,7 +32,7 @@ pub struct StartOptions {
     pub(super) cancel: Option<CancellationToken>,
     pub(super) task: Option<Arc<TaskValues>>,
     pub(super) client: ClientSide,
-    /// As [`Config::follow_stderr`](crate::Config::follow_stderr).
+    /// The same as [`Config::follow_stderr`](crate::Config::follow_stderr).
     pub(super) follow_stderr: bool,
     #[cfg(feature = "http")]
     pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,
@@ -54,7 +54,7 @@ impl StartOptions {
         self
     }
 
-    /// As [`StartOptions::observe`], beside the observer that is there.
+    /// Adds an observer like that of [`StartOptions::observe`], beside the one that is there.
     #[cfg(feature = "serve")]
     #[must_use]
     pub(crate) fn observe_too(self, look: impl Fn(&ServerEvent) + Send + Sync + 'static) -> Self {
@@ -64,14 +64,14 @@ impl StartOptions {
         })
     }
 
-    /// As [`StartOptions::observe_if`], with what servers write to stderr among the events.
+    /// Adds an observer like [`StartOptions::observe_if`], with the lines that servers write to stderr among its events.
     #[cfg(feature = "serve")]
     #[must_use]
     pub(crate) fn observe_all(self, look: impl Fn(&ServerEvent) -> bool + Send + Sync + 'static) -> Self {
         Self { follow_stderr: true, ..self.observe_if(look) }
     }
 
-    /// As [`StartOptions::observe`], before the observer that is there: it gets the events of which `look` says so.
+    /// Adds an observer before the one that is there, which then gets only the events for which `look` returns true.
     #[cfg(feature = "serve")]
     fn observe_if(mut self, look: impl Fn(&ServerEvent) -> bool + Send + Sync + 'static) -> Self {
         let observer = self.observer.take();
@@ -117,7 +117,7 @@ impl StartOptions {
         self
     }
 
-    /// What the variables of a task stand for in the instances that the manager starts for itself, to see their tools.
+    /// Sets the values of the variables of a task in the instances that the manager starts for itself, to see their tools.
     /// Without this option, servers that have such variables do not start.
     #[must_use]
     pub fn task_values(mut self, values: TaskValues) -> Self {

@@ -108,7 +108,7 @@ impl Toolbox {
     /// Like [`Toolbox::await_server`], for a caller that does not need the tools yet: they are read afterwards.
     ///
     /// # Errors
-    /// As [`Toolbox::await_server`].
+    /// The errors of [`Toolbox::await_server`].
     pub(crate) async fn await_ready(&self, server: &str) -> Result<()> {
         let wait = async { self.await_server(server).await.map(drop) };
         match &self.observed {
@@ -120,7 +120,7 @@ impl Toolbox {
     /// The session of a server, started if it was parked.
     ///
     /// # Errors
-    /// As [`Toolbox::await_server`], and why it did not start.
+    /// The errors of [`Toolbox::await_server`], and why it did not start.
     #[cfg(feature = "daemon")]
     pub(crate) async fn awake(&self, server: &str) -> Result<Arc<Session>> {
         let session = self.await_server(server).await?;
@@ -293,7 +293,7 @@ impl Toolbox {
     /// Calls a tool of the catalog.
     ///
     /// # Errors
-    /// As [`Toolbox::call`], and [`Error::CallCancelled`] when the token of `options` was cancelled.
+    /// The errors of [`Toolbox::call`], and [`Error::CallCancelled`] when the token of `options` was cancelled.
     ///
     /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
     pub async fn call_entry(
@@ -363,7 +363,7 @@ impl Toolbox {
 /// A session that is not parked.
 struct ReadySession {
     session: Arc<Session>,
-    /// What is left of the limit that the caller gave.
+    /// The rest of the limit that the caller gave.
     limit: Option<Duration>,
     /// Whether it was parked.
     started: bool,

@@ -15,17 +15,17 @@ use crate::{
     tool::ServerName,
 };
 
-/// What warming one server came to.
+/// The result of warming one server.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Warmed {
-    /// Which.
+    /// The name of the server.
     pub name: ServerName,
     /// The package runner of its command. `None`: it has none, and there was nothing to do.
     pub runner: Option<&'static str>,
     /// Whether its package was installed, or renewed, by this.
     pub installed: bool,
-    /// What the runner starts, up to the arguments of the configuration. `None`: unknown.
+    /// The command that the runner starts, up to the arguments of the configuration. `None`: unknown.
     pub program: Option<Vec<String>>,
     /// The start through the runner with everything installed.
     #[serde(rename = "runner_ms", with = "crate::task::millis::optional")]
@@ -116,7 +116,7 @@ impl Manager {
     }
 }
 
-/// What stands in the way before anything was looked at.
+/// A reason against a direct start that is known before anything was looked at.
 fn why_not(config: &Config, spec: &StdioConfig, runner: &Runner) -> Option<String> {
     let why = match (spec.direct, runner.freshness, &config.cache_folder) {
         _ if spec.sandbox.is_some() => "in a sandbox it starts through its runner each time",

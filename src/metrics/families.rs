@@ -20,7 +20,7 @@ const MAX_LABEL: usize = 100;
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// What a family counts.
+/// The kind of a family.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Counter,
@@ -30,7 +30,7 @@ enum Kind {
     Summary,
 }
 
-/// Name, kind, labels, and what it is.
+/// Name, kind, labels and help text.
 type Family = (&'static str, Kind, &'static [&'static str], &'static str);
 
 /// All families.
@@ -174,7 +174,7 @@ const TOOL_FAMILIES: [&str; 2] = ["toolcrib_tool_call_seconds", "toolcrib_tool_c
 /// The value of one series.
 #[derive(Default)]
 struct Series {
-    /// Of a counter or a gauge; the sum of a histogram.
+    /// Value of a counter or a gauge; the sum of a histogram.
     value: f64,
     count: u64,
     buckets: [u64; BUCKETS.len()],

@@ -34,7 +34,7 @@ pub(super) struct Authorization<'a> {
     pub(super) secrets: &'a Secrets,
     pub(super) fetcher: &'a Fetcher,
     pub(super) challenge: &'a Challenge,
-    /// What is left of an earlier one.
+    /// The earlier login, as far as it is still of use.
     pub(super) known: Option<&'a Login>,
     /// Scopes to ask for, in place of all others.
     pub(super) scopes: &'a [String],

@@ -42,7 +42,7 @@ pub(crate) struct Authorizer {
     secrets: Secrets,
     store: LoginStore,
     prompt: Option<Arc<dyn AuthorizationPrompt>>,
-    /// What requests carry now. Std mutex: held to copy it.
+    /// The token that requests carry now. Std mutex: held to copy it.
     held: Mutex<Held>,
     // Tokio's mutex: getting a token awaits.
     turn: tokio::sync::Mutex<()>,
@@ -53,7 +53,7 @@ struct Held {
     /// Whether the store was looked at.
     loaded: bool,
     token: Option<(Arc<str>, Token)>,
-    /// Since when it is a new token that the server has not accepted yet.
+    /// The time since when it is a new token that the server has not accepted yet.
     doubted: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Refusal<'a> {
     pub(crate) used: Option<&'a str>,
 }
 
-/// What was done already about the refusals of one request.
+/// Steps that were taken already because of the refusals of one request.
 #[derive(Default)]
 pub(crate) struct Attempts {
     rounds: u32,
@@ -179,7 +179,7 @@ impl Authorizer {
     /// Gets another token for a request that was refused. `None`: the refusal has another reason.
     ///
     /// # Errors
-    /// As [`Authorizer::bearer`].
+    /// The errors of [`Authorizer::bearer`].
     pub(crate) async fn answer(
         &self,
         refusal: &Refusal<'_>,
@@ -301,7 +301,7 @@ impl Authorizer {
         Ok(login)
     }
 
-    /// What a user has to do; what the server demands is kept for that.
+    /// The error that says what a user has to do; the scopes that the server demands are kept for that.
     async fn missing(&self, login: Option<Login>, challenge: &Challenge, attempts: &Attempts) -> OauthError {
         let Some(mut login) = login else {
             return OauthError::login_required("nobody is logged in");

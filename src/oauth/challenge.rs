@@ -12,8 +12,8 @@ pub(super) struct Challenge {
 }
 
 impl Challenge {
-    /// Of a header, or of several that are joined with commas. Other schemes are passed over; the first value of a
-    /// parameter counts.
+    /// Parses a header, or several that are joined with commas. Other schemes are passed over; the first value of a parameter
+    /// counts.
     pub(super) fn parse(header: &str) -> Self {
         let mut found = Self::default();
         let mut rest = header.get(..MAX_HEADER).unwrap_or(header);

@@ -59,7 +59,7 @@ pub(super) struct Client {
 pub(super) struct Registration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) secret: Option<String>,
-    /// In seconds since 1970. `None`: its secret does not expire.
+    /// Time in seconds since 1970. `None`: its secret does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) secret_expires_at: Option<u64>,
     pub(super) redirect_uri: String,

@@ -22,7 +22,7 @@ const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 const SERVER: &str = "/.well-known/oauth-authorization-server";
 const OPENID: &str = "/.well-known/openid-configuration";
 
-/// What a remote server says of itself.
+/// The metadata of a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResourceInfo {
     /// Its name towards authorization servers (RFC 8707).
@@ -43,7 +43,7 @@ struct ResourceDocument {
 /// An authorization server, as far as it concerns us. All its addresses are admitted.
 #[derive(Debug, Clone)]
 pub(super) struct ServerInfo {
-    /// As it writes it itself, letter by letter.
+    /// The issuer as it writes itself, letter by letter.
     pub(super) issuer: String,
     pub(super) authorization_endpoint: Option<Url>,
     pub(super) token_endpoint: Url,
@@ -115,7 +115,7 @@ pub(super) async fn resource(
     Ok(ResourceInfo { resource: canonical(server), issuers: Vec::new(), scopes: None })
 }
 
-/// What is at `url`. `None`: nothing.
+/// Fetches what is at `url`. `None`: nothing is.
 async fn found(fetcher: &Fetcher, url: &Url) -> Result<Option<Fetched>, OauthError> {
     let fetched = fetcher.get(url).await?;
     match fetched.status.as_u16() {

@@ -7,7 +7,7 @@ use crate::{
     tool::ServerName,
 };
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OauthErrorKind {
     /// A user has to log in.
@@ -16,7 +16,7 @@ pub(super) enum OauthErrorKind {
     Unreachable,
     /// The authorization server refused, with this code of RFC 6749.
     Refused(String),
-    /// What the server says of itself, or the configuration, cannot be used.
+    /// The server's metadata, or the configuration, cannot be used.
     Unusable,
 }
 
@@ -51,7 +51,7 @@ impl OauthError {
         matches!(&self.kind, OauthErrorKind::Refused(code) if codes.contains(&code.as_str()))
     }
 
-    /// What to do about it.
+    /// Advice on what to do about it.
     pub(super) fn advice(&self, server: &ServerName) -> String {
         match &self.help {
             Some(help) => help.clone(),

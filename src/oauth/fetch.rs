@@ -29,7 +29,7 @@ const REDIRECTS: usize = 3;
 /// Sends requests on behalf of one remote server.
 pub(super) struct Fetcher {
     http: HttpClients,
-    /// What kind of address the remote server has.
+    /// The kind of address that the remote server has.
     kind: HostKind,
     /// Origins that the configuration names.
     trusted: Vec<url::Origin>,
@@ -60,7 +60,7 @@ pub(super) fn shown(url: &Url) -> String {
 }
 
 impl Fetcher {
-    /// For the remote server at `server`; `issuer` is the authorization server that the configuration names.
+    /// Makes a fetcher for the remote server at `server`; `issuer` is the authorization server that the configuration names.
     pub(super) async fn new(http: &HttpClients, server: &Url, issuer: Option<&str>) -> Self {
         let issuer = issuer.and_then(|issuer| Url::parse(issuer).ok());
         let trusted = [Some(server), issuer.as_ref()].into_iter().flatten().map(Url::origin).collect();

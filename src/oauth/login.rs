@@ -122,14 +122,14 @@ pub async fn login(
 /// (RFC 7009).
 ///
 /// # Errors
-/// As [`login`]; the login cannot be removed.
+/// The errors of [`login`]; the login cannot be removed.
 pub async fn logout(config: &Config, server: &str) -> Result<Logout> {
     let (authorizer, _) = remote(config, server)?;
     let name = authorizer.server.clone();
     authorizer.log_out().await.map_err(|error| error.named(&name))
 }
 
-/// What is known of the login at each remote server of `config`. No server is asked.
+/// The state of the login at each remote server of `config`. No server is asked.
 pub fn logins(config: &Config) -> Vec<LoginStatus> {
     let remotes =
         config.servers.iter().filter_map(|(name, entry)| match &entry.server.as_ref().ok()?.endpoint {
@@ -139,7 +139,7 @@ pub fn logins(config: &Config) -> Vec<LoginStatus> {
     remotes.map(|name| status_of(config, name)).collect()
 }
 
-/// The same for one of them.
+/// The same for one of the remote servers.
 pub(crate) fn status_of(config: &Config, server: &ServerName) -> LoginStatus {
     match remote(config, server.as_str()) {
         Ok((authorizer, _)) => authorizer.status(),
@@ -180,7 +180,7 @@ impl LoginStatus {
 }
 
 impl Authorizer {
-    /// What is stored.
+    /// The state of the login, by what is stored.
     pub(super) fn status(&self) -> LoginStatus {
         match self.load() {
             _ if self.config().grant == OauthGrant::ClientCredentials => {
@@ -226,7 +226,7 @@ impl Authorizer {
         })
     }
 
-    /// What the server wants of a request with this token. `None`: it refuses none for want of access.
+    /// Asks the server what it wants of a request with this token. `None`: it refuses none for want of access.
     async fn challenge(
         &self,
         http: &HttpClients,

@@ -37,11 +37,11 @@ pub struct LoopbackPrompt {
 }
 
 impl LoopbackPrompt {
-    /// For a login at the remote server `server`. Listens on the port that the configuration names, else on that of the
-    /// last login, or on any free one. `show` gets the address for the user's browser.
+    /// Opens a listener for a login at the remote server `server`, on the port that the configuration names, else on that of
+    /// the last login, or on any free one. `show` gets the address for the user's browser.
     ///
     /// # Errors
-    /// As [`login`](super::login); the port cannot be had.
+    /// The errors of [`login`](super::login); the port cannot be had.
     pub async fn bind(
         config: &Config,
         server: &str,

@@ -43,7 +43,7 @@ pub trait AuthorizationPrompt: Send + Sync {
     fn authorize(&self, request: AuthorizationRequest) -> BoxFuture<'_, Result<String, String>>;
 }
 
-/// What a user is asked.
+/// The question to a user.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AuthorizationRequest {
@@ -55,7 +55,7 @@ pub struct AuthorizationRequest {
     pub issuer: String,
     /// The scopes that are asked for.
     pub scopes: Vec<String>,
-    /// What the answer has to hold as `state`.
+    /// The value that the answer has to hold as `state`.
     pub(super) state: String,
 }
 

@@ -31,14 +31,14 @@ const LEEWAY: f64 = 30.0;
 /// Verifies access tokens.
 pub(crate) struct TokenVerifier {
     issuers: Vec<KeySource>,
-    /// By their hashes.
+    /// Verified tokens by their hashes.
     verified: Mutex<HashMap<[u8; 32], VerifiedToken>>,
 }
 
 /// A token, with the keys by which it was verified: once its issuer has others, it is verified anew.
 type VerifiedToken = (Arc<AccessToken>, Arc<KeySet>);
 
-/// What a token says.
+/// The claims of a verified token.
 #[derive(Debug, PartialEq)]
 pub(crate) struct AccessToken {
     pub(crate) issuer: Arc<str>,
@@ -72,7 +72,7 @@ impl TokenVerifier {
         join_all(self.issuers.iter().map(KeySource::work)).await;
     }
 
-    /// What `token` says, if it is valid now. The caller checks the audience. Safe to cancel.
+    /// Verifies that `token` is valid now, and returns its claims. The caller checks the audience. Safe to cancel.
     ///
     /// # Errors
     /// It does not count, or that cannot be told.

@@ -30,7 +30,7 @@ const MAX_FILE: u64 = 256 << 10;
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What is known of one server: who we are towards its authorization server, and the token.
+/// The login at one server: the client that toolcrib is towards its authorization server, and the token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Login {
     schema: u32,
@@ -69,14 +69,14 @@ pub(super) struct LoginStore {
 pub(super) struct LoginLock(Option<File>);
 
 impl LoginStore {
-    /// For the server `name` with the address `resource`, in the state folder `folder`.
+    /// Makes the place for the login at the server `name` with the address `resource`, in the state folder `folder`.
     pub(super) fn new(folder: Option<&Path>, name: &ServerName, resource: &str, secrets: &Secrets) -> Self {
         let hash = short_hex(Sha256::new_with_prefix(resource));
         let path = folder.map(|folder| folder.join("logins").join(format!("{name}-{}.json", &hash[..16])));
         Self { path, memory: Mutex::default(), secrets: secrets.clone() }
     }
 
-    /// What is there now. Its secrets are known from here on.
+    /// Reads the login that is stored now. Its secrets are known, and hidden, from here on.
     pub(super) fn load(&self) -> Result<Option<Login>, OauthError> {
         let Some(path) = &self.path else {
             return Ok(self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone());

@@ -26,7 +26,7 @@ pub(super) struct Token {
     pub(super) access: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refresh: Option<String>,
-    /// In seconds since 1970. `None`: the server does not say.
+    /// Time in seconds since 1970. `None`: the server does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
     /// How long it counts in all, in seconds.
@@ -83,7 +83,7 @@ fn address(text: &str) -> Result<Url, OauthError> {
         .map_err(|_| OauthError::unusable("the stored address of the authorization server is none"))
 }
 
-/// What a request for a token presents.
+/// The proof that a request for a token presents.
 pub(super) enum Presents<'a> {
     Code {
         code: &'a str,
@@ -97,7 +97,7 @@ pub(super) enum Presents<'a> {
     },
 }
 
-/// What all requests of one client have in common.
+/// Parameters that all requests of one client share.
 pub(super) struct TokenClient<'a> {
     pub(super) fetcher: &'a Fetcher,
     pub(super) source: &'a TokenSource,

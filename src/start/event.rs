@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServerStop {
-    /// Which.
+    /// The name of the server.
     pub server: ServerName,
     /// Its process, if it had one.
     pub pid: Option<u32>,
@@ -46,9 +46,9 @@ pub struct StopReport {
     /// that inherited the environment of a server is found, and whatever a guard could not end (a helper that became
     /// another user); elsewhere nothing can be said and this is empty.
     pub survivors: Vec<u32>,
-    /// What made sure of it.
+    /// The scope of the teardown: how it was made sure that nothing is left.
     pub teardown_scope: TeardownScope,
-    /// From the first to the last.
+    /// Time from the first to the last.
     #[serde(rename = "wall_ms", with = "crate::task::millis::plain")]
     pub wall: Duration,
 }
@@ -66,28 +66,28 @@ impl StopReport {
     }
 }
 
-/// What happens to servers, as it happens. Sent to the observer of a [`Manager`](crate::Manager).
+/// Events of servers, as they happen. Sent to the observer of a [`Manager`](crate::Manager).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ServerEvent {
     /// It waits for its turn to start.
     Queued {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
-        /// For what.
+        /// The reason of the wait.
         reason: WaitReason,
     },
     /// It has its turn and is being started.
     Starting {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// The package runner and the package, if this is the first start of it: it may have to be downloaded.
         installs: Option<String>,
     },
     /// It is parked: its tools are known, and the first call starts it.
     Parked {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// How many tools it lists.
         tools: usize,
@@ -97,17 +97,17 @@ pub enum ServerEvent {
     },
     /// It serves calls.
     Ready {
-        /// Which, and all about its start.
+        /// The server, and all about its start.
         row: ServerStart,
     },
     /// It could not be started.
     Failed {
-        /// Which, and why.
+        /// The server, and why it failed.
         row: ServerStart,
     },
     /// It was ready and died, or was given up.
     Lost {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// The process that it had.
         pid: Option<u32>,
@@ -116,22 +116,22 @@ pub enum ServerEvent {
     },
     /// It wrote a line to stderr. Sent only with [`Config::follow_stderr`](crate::Config::follow_stderr).
     Wrote {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// The line, cut at 500 bytes, secrets hidden.
         line: String,
     },
     /// Something about it that a person may want to change, and that keeps nothing from working.
     Warning {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
-        /// What it does, as the end of a sentence that begins with the server.
+        /// The warning, as the end of a sentence that begins with the server.
         text: String,
     },
     /// A call of one of its tools has no answer yet. Sent again and again:
     /// [`ServerConfig::slow_call_notice`](crate::ServerConfig::slow_call_notice).
     SlowCall {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// The tool, by its name on the server.
         tool: String,
@@ -142,7 +142,7 @@ pub enum ServerEvent {
     /// A message went to it or came from it. Sent only while there is a listener:
     /// [`Manager::listen_to_wire`](crate::Manager::listen_to_wire).
     Message {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// Whether it went to the server.
         sent: bool,
@@ -151,16 +151,16 @@ pub enum ServerEvent {
     },
     /// It is being restarted, after a death or on request.
     Reconnecting {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
     },
     /// It serves calls again.
     Restarted {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
-        /// What it is now.
+        /// The server as it is now.
         ready: ReadyServer,
-        /// From the beginning of the restart until it was ready.
+        /// Time from the beginning of the restart until it was ready.
         #[serde(rename = "ms", with = "crate::task::millis::plain")]
         took: Duration,
         /// How many restarts that makes since its first start.
@@ -168,7 +168,7 @@ pub enum ServerEvent {
     },
     /// It could not be started again, and is tried once more in a moment.
     RestartFailed {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// Why.
         error: Arc<Error>,
@@ -178,7 +178,7 @@ pub enum ServerEvent {
     },
     /// It died too often: it is left alone until its restart policy allows a try.
     GaveUp {
-        /// Which.
+        /// The name of the server.
         server: ServerName,
         /// How it died last.
         error: Arc<Error>,
@@ -188,7 +188,7 @@ pub enum ServerEvent {
     },
     /// A process that an earlier manager left running; it was killed.
     Leftover {
-        /// What it was.
+        /// The process.
         process: crate::process::Leftover,
     },
     /// The start was cancelled, and all that had been started was torn down.
@@ -198,7 +198,7 @@ pub enum ServerEvent {
     },
     /// It was torn down.
     Stopped {
-        /// Which, and how.
+        /// The server, and how it was stopped.
         row: ServerStop,
     },
 }

@@ -29,7 +29,7 @@ const KEPT: usize = 1000;
 /// Greatest size of a file that is read, in bytes. Ours stay below a fifth of it.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What is known of earlier starts, and what was learnt since.
+/// The history of earlier starts, and news of this one for it.
 #[derive(Default)]
 pub(super) struct History {
     file: Option<PathBuf>,
@@ -40,23 +40,23 @@ pub(super) struct History {
 
 #[derive(Default, Serialize, Deserialize)]
 struct HistoryFile {
-    /// By fingerprint: they may hold secrets in their arguments.
+    /// Records of servers by fingerprint: they may hold secrets in their arguments.
     servers: BTreeMap<String, Record>,
 }
 
 /// One server or package.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 struct Record {
-    /// What its last starts took, from its own turn until it was ready, in milliseconds; none for a package.
+    /// Durations of its last starts, from its own turn until it was ready, in milliseconds; none for a package.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ms: Vec<u32>,
     /// Its CPU time in each of these, in milliseconds, as far as it is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     cpu_ms: Vec<u32>,
-    /// It leaves `server/discover` without an answer.
+    /// Whether it leaves `server/discover` without an answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     mute: bool,
-    /// Its last start with templates was a fork, which says nothing of what it takes by itself.
+    /// Whether its last start with templates was a fork, which says nothing of what it takes by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     forked: bool,
     /// When this was written last, in seconds since 1970.
@@ -65,7 +65,7 @@ struct Record {
 
 /// One start that succeeded.
 pub(super) struct Start {
-    /// From its own turn until it was ready.
+    /// Time from its own turn until it was ready.
     pub(super) took: Duration,
     /// CPU time of the server and its descendants, if known.
     pub(super) cpu: Option<Duration>,
@@ -90,7 +90,8 @@ impl History {
         Self { file, known, news: Mutex::default() }
     }
 
-    /// What a start of the server took of late: the quickest counts, since others may have been held up.
+    /// The time that a start of the server is expected to take, which is that of the quickest of the last starts: others may
+    /// have been held up.
     pub(super) fn expected(&self, server: &str) -> Option<Duration> {
         let ms = self.known.servers.get(server)?.ms.iter().min()?;
         Some(Duration::from_millis(u64::from(*ms)))

@@ -56,7 +56,7 @@ const UV_VALUES: &[&str] = &[
     "--module",
 ];
 
-/// What a package runner would install, in words: `npx some-package`. `None` if `spec` runs no package.
+/// The command of a package runner for messages, such as `npx some-package`. `None`: `spec` runs no package.
 pub(super) fn package(spec: &StdioConfig) -> Option<String> {
     let name = Path::new(&spec.command).file_stem()?.to_str()?;
     let is = |runner: &&Runner| {

@@ -19,13 +19,13 @@ const USUAL: u32 = 10;
 pub(super) struct Plan {
     /// Whether its start takes CPU time of this machine, as far as is known.
     pub(super) works: bool,
-    /// What earlier starts took, from its own turn.
+    /// The time that it is expected to take from its own turn, by earlier starts.
     pub(super) expected: Option<Duration>,
-    /// It was forked from a template the last time that it could be.
+    /// Whether it was forked from a template the last time that it could be.
     pub(super) forked: bool,
-    /// It is known to leave `server/discover` without an answer.
+    /// Whether it is known to leave `server/discover` without an answer.
     pub(super) mute: bool,
-    /// What a package runner may have to install.
+    /// A package that a runner may have to install.
     pub(super) package: Option<Package>,
     /// Its name in the history. `None` without a process: there is nothing to learn.
     key: Option<String>,

@@ -20,7 +20,7 @@
 //! slot, every slot takes the longest, so that what is left over at the very end is short. Servers without history
 //! count as long, as they may have to be installed, and keep the order of the configuration.
 //!
-//! Of the servers that were forked the last time, the first one begins a template in its turn. The others come next, before all
+//! The first server of those that were forked the last time begins a template in its turn. The others come next, before all
 //! that work by themselves, under [`StartJobs::Cores`]: they give their slot up at once.
 
 use std::{
@@ -106,7 +106,7 @@ impl Turns {
         self.line_up(slots, (expected, false), queued).await
     }
 
-    /// As [`Turns::next`], for a server that works and was forked from a template the last time.
+    /// Waits for a turn like [`Turns::next`], for a server that works and was forked from a template the last time.
     pub(super) async fn next_forked(
         &self,
         expected: Option<Duration>,

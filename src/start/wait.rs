@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::{config::StartJobs, tool::ServerName};
 
-/// What a server waits for before it is started.
+/// The reason why a server waits before it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitReason {
@@ -30,7 +30,7 @@ pub enum WaitReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Wait {
-    /// For what.
+    /// The reason of the wait.
     pub reason: WaitReason,
     /// How long.
     #[serde(rename = "ms", with = "crate::task::millis::plain")]
@@ -49,7 +49,7 @@ impl fmt::Display for WaitReason {
 }
 
 impl Serialize for WaitReason {
-    /// As it is shown.
+    /// Writes the reason as it is shown.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for WaitReason {
 impl FromStr for WaitReason {
     type Err = &'static str;
 
-    /// From what is shown.
+    /// Reads what is shown of a reason.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str = "not a reason to wait";
         if let Some(install) = text.strip_prefix("install of ") {

@@ -15,9 +15,9 @@ pub(crate) use opening::{Opening, Part};
 /// A text without its thoughts, and these.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// What is said.
+    /// The text without its thoughts.
     pub answer: String,
-    /// What is thought.
+    /// The thoughts alone.
     pub thoughts: String,
 }
 
@@ -47,7 +47,7 @@ static IN_WORDS: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant pattern")
 });
 
-/// What kind of thought is open.
+/// The kind of a thought that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tag,
@@ -57,7 +57,7 @@ enum Kind {
     Words,
 }
 
-/// What a mark does.
+/// The effect of a mark.
 enum Mark {
     Open(Kind),
     Close(Kind),
@@ -189,7 +189,7 @@ struct Code {
     at: usize,
     fenced: bool,
     inline: bool,
-    /// What the line so far begins with.
+    /// The beginning of the current line.
     line: String,
 }
 

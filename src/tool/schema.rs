@@ -31,23 +31,23 @@ const MAX_SHOWN: usize = 60;
 /// A keyword that was wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SchemaFault {
-    /// Where, below the schema: `properties/a/type`.
+    /// Path below the schema: `properties/a/type`.
     pub(crate) path: String,
-    /// What was wrong, and what was done.
+    /// The fault, and what was done about it.
     pub(crate) problem: String,
-    /// What the schema says of values is the same.
+    /// Whether the schema accepts the same values as before.
     pub(crate) is_harmless: bool,
 }
 
 /// Whose schema it is, and how closely it is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchemaUse {
-    /// Of arguments. What APIs of models demand of valid ones too is added: the items of a list.
+    /// The schema of arguments. What APIs of models demand of valid ones is added too: the items of a list.
     Arguments,
-    /// As before, and patterns are not compiled, which takes time.
+    /// The schema of arguments whose patterns are not compiled, because that takes time.
     #[cfg(feature = "agents")]
     ArgumentsAtOnce,
-    /// Of a structured result.
+    /// The schema of a structured result.
     #[cfg(feature = "daemon")]
     Result,
 }
@@ -86,9 +86,9 @@ pub(crate) fn mend(schema: &mut Map<String, Value>, of: SchemaUse) -> Vec<Schema
 struct Mender {
     of: SchemaUse,
     faults: Vec<SchemaFault>,
-    /// Those that were compiled.
+    /// Number of patterns that were compiled.
     patterns: usize,
-    /// Something is written as 2020-12 has it, and no older draft.
+    /// Whether something is written as 2020-12 has it, and no older draft.
     is_rewritten: bool,
 }
 
@@ -217,7 +217,7 @@ impl Mender {
         true
     }
 
-    /// What must be a schema: another value takes anything.
+    /// Mends a value that must be a schema: any other value becomes a schema that takes anything.
     fn any_schema(&mut self, value: &mut Value, depth: usize) {
         match value {
             Value::Object(schema) => self.schema(schema, depth + 1),
@@ -292,7 +292,8 @@ impl Mender {
     }
 }
 
-/// What older drafts write otherwise, as 2020-12 has it. Whether older ones would read it in another way now.
+/// Rewrites what older drafts write otherwise, as 2020-12 has it. Returns whether older drafts would read it in another way
+/// now.
 fn of_old_drafts(schema: &mut Map<String, Value>) -> bool {
     let mut is_rewritten = false;
     match schema.get("$schema").and_then(Value::as_str).and_then(draft) {

@@ -17,13 +17,13 @@ const MAX_FILE: u64 = 64 << 20;
 /// The beginning of the digest of an `env_file`; the names of the secrets in it that count follow.
 const ENV: &str = "env:";
 
-/// In place of a digest: the file was another one each time it was read.
+/// The word in place of the digest of a file that was another one each time it was read.
 const CHANGING: &str = "changing";
 
 /// Files by their names, each with its digest: `None` for one that is not there, or cannot be read.
 pub(super) type Digests = BTreeMap<PathBuf, Option<String>>;
 
-/// What belongs to a user and to no folder that came from elsewhere.
+/// Files that belong to the user and to no folder that came from elsewhere.
 pub(super) struct OwnFiles<'a> {
     env: &'a Env,
     files: Vec<PathBuf>,
@@ -45,8 +45,8 @@ impl<'a> OwnFiles<'a> {
     }
 }
 
-/// What a configuration is called. Its folder counts, since relative paths in it start there: a link to a file in another folder is
-/// another configuration.
+/// The path by which a configuration is known. Its folder counts, since relative paths in it start there: a link to a file in
+/// another folder is another configuration.
 pub(super) fn place(file: &Path) -> PathBuf {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return file.to_owned() };
     fs::canonicalize(folder).map_or_else(|_| file.to_owned(), |folder| folder.join(name))
@@ -101,8 +101,8 @@ fn digest_now(file: &Path, deciding: Option<&BTreeSet<String>>, key: &Key) -> Op
     Some(digest(&bounded::read(file, MAX_FILE).ok()?, deciding, key))
 }
 
-/// Of an `env_file`, the values of secrets do not count unless they are `deciding` what is started: they are renewed, by programs
-/// too.
+/// Makes the digest of a file. The values of secrets in an `env_file` do not count unless they are `deciding` what is started:
+/// they are renewed, by programs too.
 fn digest(bytes: &[u8], deciding: Option<&BTreeSet<String>>, key: &Key) -> String {
     let kept =
         deciding.and_then(|names| Some((names, kept_of_env_file(str::from_utf8(bytes).ok()?, names)?)));

@@ -20,7 +20,7 @@ use crate::{
 
 /// The longest record that is read.
 const MAX_RECORD: u64 = 4 << 20;
-/// What records look like. Others are not used.
+/// The version of records. Records of other versions are not used.
 const SCHEMA: u32 = 3;
 /// The most records that are listed.
 const MOST_LISTED: usize = 10_000;
@@ -37,7 +37,7 @@ pub enum TrustedBy {
     Allowed,
 }
 
-/// What is known of one configuration.
+/// The record of one configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) schema: u32,
@@ -45,10 +45,10 @@ pub(super) struct Record {
     pub(super) file: PathBuf,
     /// The files that decide what it starts.
     pub(super) files: Digests,
-    /// What it starts by its digests, to tell what is new.
+    /// Programs that it starts and addresses that it asks, by their digests, to tell what is new.
     pub(super) starts: BTreeMap<String, KnownStart>,
     pub(super) by: TrustedBy,
-    /// When, in seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     pub(super) at: u64,
 }
 
@@ -58,7 +58,7 @@ impl Record {
     }
 }
 
-/// What all digests of a user are made with, so that no value can be guessed from a record.
+/// The key of all digests of a user, so that no value can be guessed from a record.
 #[derive(Clone, PartialEq)]
 pub(super) struct Key(Vec<u8>);
 

@@ -1,5 +1,5 @@
-//! What a configuration starts and asks, in words for the person who looks at it: command lines and addresses. What else decides it
-//! is kept in parts, so that a change of one is told by its name.
+//! Programs that a configuration starts and addresses that it asks, as command lines and URLs for the person who looks at it.
+//! All else that decides about them is kept in parts, so that a change of one is told by its name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,14 +27,15 @@ pub struct Started {
     pub what: String,
     /// Whether it was not known before as it is.
     pub is_new: bool,
-    /// What is other than it was known before, such as `env BASH_ENV` or `sandbox removed`. Empty: it was not known at all.
+    /// Names of parts that are not as they were known before, such as `env BASH_ENV` or `sandbox removed`. Empty: it was not
+    /// known at all.
     pub changed: Vec<String>,
     pub(super) digest: String,
     /// Digests of all that decides it, by the names of its parts.
     parts: BTreeMap<String, String>,
 }
 
-/// What is known of one thing that was started or asked.
+/// The record of one thing that was started or asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct KnownStart {
     name: String,
@@ -67,7 +68,8 @@ impl Started {
     }
 }
 
-/// What `config` starts and asks, in its order, each once. A server whose entry cannot be used is not among them.
+/// Programs that `config` starts and addresses that it asks, in its order, each once. A server whose entry cannot be used is
+/// not among them.
 pub(super) fn of(config: &Config, key: &Key) -> Vec<Started> {
     let mut all: Vec<(String, Line)> = Vec::new();
     if let Guard::Program(program) = &config.guard {
@@ -112,7 +114,7 @@ pub(super) fn of(config: &Config, key: &Key) -> Vec<Started> {
     started
 }
 
-/// What is shown of one thing, and all that counts with it.
+/// The line that is shown of one thing, and all parts that count with it.
 #[derive(Default)]
 struct Line {
     text: String,
@@ -127,7 +129,7 @@ impl Line {
         line
     }
 
-    /// What counts, in the words of `Debug`.
+    /// Adds a part that counts, in the words of `Debug`.
     fn part(&mut self, part: impl Into<String>, what: &impl std::fmt::Debug) {
         self.parts.insert(part.into(), format!("{what:?}"));
     }
@@ -166,7 +168,7 @@ impl Line {
     }
 }
 
-/// What a server may do and have done, apart from how it is reached.
+/// Adds the settings of a server that count: what it may do and have done, apart from how it is reached.
 fn add_settings(server: &ServerConfig, line: &mut Line) {
     let texts =
         |patterns: &[NamePattern]| patterns.iter().map(|one| one.as_str().to_owned()).collect::<Vec<_>>();

@@ -48,7 +48,7 @@ pub(super) struct FileWatcher {
     watcher: RecommendedWatcher,
     events: mpsc::UnboundedReceiver<notify::Result<Event>>,
     folders: BTreeMap<PathBuf, Top>,
-    /// Those of which it was said that not all below them is watched.
+    /// Folders of which it was reported that not all below them is watched.
     told: BTreeSet<PathBuf>,
     /// When folders were looked for below others.
     walked: Option<Instant>,
@@ -275,10 +275,10 @@ impl FileWatcher {
     }
 }
 
-/// What changed of a file.
+/// The kind of change of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// What is in it, or that it is there.
+    /// Its content, or that it exists.
     Content,
     /// Its mode, owner or times, or a change that cannot be distinguished from these.
     Metadata,

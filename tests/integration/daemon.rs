@@ -61,7 +61,7 @@ impl Crib {
         self.command(arguments).output().unwrap()
     }
 
-    /// As [`Crib::run`], which must end well; what it printed.
+    /// Runs a command like [`Crib::run`], expects success, and returns what it printed.
     pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(code(&output), 0, "{arguments:?}: {}", err(&output));

@@ -22,7 +22,7 @@ use crate::daemon::{Crib, frame};
 const RICH: &str = "[servers.old]\ncommand = FIXTURE\nargs = [\"rich\"]\n\n[servers.new]\ncommand = FIXTURE\n\
                     args = [\"rich\", \"modern\"]\n";
 
-/// What a client says of itself that can be asked everything.
+/// Capabilities of a client that can be asked everything.
 fn able() -> Value {
     json!({"sampling": {}, "elicitation": {}, "roots": {"listChanged": true}})
 }
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// What the client has heard besides answers, and besides news of servers that became ready meanwhile.
+    /// Messages that the client has heard besides answers, and besides news of servers that became ready meanwhile.
     fn unexpected(&self) -> Vec<&Value> {
         let news =
             |message: &&Value| message["method"].as_str().is_none_or(|it| !it.ends_with("list_changed"));

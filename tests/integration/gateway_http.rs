@@ -58,7 +58,7 @@ impl Gate {
         Self::of(Crib::new(config), options, None)
     }
 
-    /// As [`Gate::with`], by a command that `change` makes of the usual one.
+    /// Starts a gateway like [`Gate::with`], by a command that `change` makes of the usual one.
     fn by(crib: Crib, options: &[&str], change: impl Fn(&Command) -> Command) -> Self {
         Self::started(crib, options, None, Some(&change))
     }

@@ -1,4 +1,4 @@
-//! What a run writes and shows: results, the run folder, replays, reports, events and spans.
+//! Files and output of a run: results, the run folder, replays, reports, events and spans.
 
 mod budgets;
 mod comparing;

@@ -1,4 +1,4 @@
-//! What servers, files and pages must not be able to do.
+//! Things that servers, files and pages must not be able to do.
 
 mod arbitrary_input;
 mod cache_folder;

@@ -36,13 +36,13 @@ impl Oddity {
 /// A step from a node to one of its children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To the member with this name.
+    /// The step to the member with this name.
     Key(String),
-    /// To the item at this position.
+    /// The step to the item at this position.
     Index(usize),
 }
 
-/// Which node of a message is odd, and how.
+/// The node of a message that is odd, and its oddity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The way from the message to the node.

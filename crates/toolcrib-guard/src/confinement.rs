@@ -21,11 +21,11 @@ pub struct ResourceLimits {
 /// The sandbox of one server, on Linux: Landlock restricts files; seccomp restricts sockets and system calls that
 /// Landlock has no right for. All descendants of the server are restricted too.
 ///
-/// What every program needs is always open: the program and the chain of its interpreters; `../lib`, `../lib64` and
-/// `../pyvenv.cfg` of each of these that lies in a folder `bin`; `/usr`, `/bin`, `/sbin`, `/lib*`, `/nix/store`,
-/// `/gnu/store`; public files of `/etc` (loader, users, hosts, time zone, release, certificates without keys); `/proc`,
-/// `/sys/devices/system/cpu`, `/sys/fs/cgroup`; and, for writing too, `/dev/null`, `/dev/zero`, `/dev/full`,
-/// `/dev/random` and `/dev/urandom`. Not open unless named: the working directory, `/tmp`, the home folder.
+/// Files that every program needs are always open: the program and the chain of its interpreters; `../lib`, `../lib64` and
+/// `../pyvenv.cfg` of each of these that lies in a folder `bin`; `/usr`, `/bin`, `/sbin`, `/lib*`, `/nix/store`, `/gnu/store`;
+/// public files of `/etc` (loader, users, hosts, time zone, release, certificates without keys); `/proc`,
+/// `/sys/devices/system/cpu`, `/sys/fs/cgroup`; and, for writing too, `/dev/null`, `/dev/zero`, `/dev/full`, `/dev/random` and
+/// `/dev/urandom`. Not open unless named: the working directory, `/tmp`, the home folder.
 ///
 /// Paths are resolved once at each start. Files that a sandboxed server may write have no influence on this: no
 /// symbolic link below a `write` folder is followed, and a script or link there opens no interpreter elsewhere (name
@@ -36,8 +36,8 @@ pub struct ResourceLimits {
 /// shared memory and queues of System V, io_uring, and all capabilities of root except those for files and ports that
 /// the sandbox opens.
 ///
-/// What no kernel can restrict: the modes and times of any file of the user can be changed by path. Names and sizes of
-/// files, and command lines of processes, stay visible.
+/// Modes and times of any file of the user can still be changed by path: no kernel can restrict that. Names and sizes of files,
+/// and command lines of processes, stay visible.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// Files and folders that may be read and executed, besides those that every program needs. None of them may lie

@@ -9,7 +9,7 @@ pub struct SpawnError {
     pub kind: SpawnErrorKind,
     /// The failure in words, with names and folders.
     pub what: String,
-    /// What to do about it.
+    /// Advice on what to do about it.
     pub help: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What a process has from its starter without having asked for it: open descriptors, and signals that are ignored or
-//! blocked.
+//! Properties that a process has from its starter without having asked for them: open descriptors, and signals that are ignored
+//! or blocked.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -13,7 +13,7 @@ pub(crate) const FIRST: RawFd = 3;
 const TRIED: RawFd = 1 << 16;
 /// Where the system lists the open descriptors of this process.
 const LIST: &str = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
-/// What users have ignored on purpose: `nohup`, and jobs in the background of a script.
+/// Signals that users ignore on purpose: `nohup`, and jobs in the background of a script.
 const OF_THE_TERMINAL: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TSTP, Signal::TTIN, Signal::TTOU];
 /// No system has a signal with a greater number: Linux has real-time signals up to this.

@@ -45,7 +45,7 @@ enum Teardown {
     Group(GroupedProcess),
 }
 
-/// What [`platform::GuardedProcess::spawn`] needs besides the process spec.
+/// Parameters of [`platform::GuardedProcess::spawn`] besides the process spec.
 #[cfg_attr(not(guarded), expect(dead_code, reason = "nobody is told it"))]
 pub(crate) struct GuardStart<'a> {
     /// Asks the zygote for the guard.
@@ -62,7 +62,7 @@ pub(crate) struct GuardStart<'a> {
     pub(crate) grace: StopGrace,
 }
 
-/// What [`platform::GuardedProcess::fork`] needs besides the process spec.
+/// Parameters of [`platform::GuardedProcess::fork`] besides the process spec.
 #[cfg_attr(not(guarded), expect(dead_code, reason = "nobody is told it"))]
 pub(crate) struct ForkStart<'a> {
     pub(crate) template: &'a platform::TemplateProcess,
@@ -72,7 +72,7 @@ pub(crate) struct ForkStart<'a> {
     pub(crate) name: &'a str,
     /// How long the template may take.
     pub(crate) limit: Duration,
-    /// As in [`GuardStart`].
+    /// The same waits as in [`GuardStart`].
     pub(crate) grace: StopGrace,
 }
 
@@ -89,11 +89,11 @@ pub struct Pipes {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopOutcome {
-    /// By itself, or on end of input.
+    /// It ended by itself, or on end of input.
     Exited,
-    /// On SIGTERM.
+    /// It ended on SIGTERM.
     Terminated,
-    /// On SIGKILL.
+    /// It ended on SIGKILL.
     Killed,
 }
 

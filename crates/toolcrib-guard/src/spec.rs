@@ -71,9 +71,9 @@ impl fmt::Debug for ProcessSpec {
 /// The waits of the stop ladder: after closing stdin and after SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopGrace {
-    /// From closing stdin until SIGTERM.
+    /// Time from closing stdin until SIGTERM.
     pub eof: Duration,
-    /// From SIGTERM until SIGKILL.
+    /// Time from SIGTERM until SIGKILL.
     pub term: Duration,
 }
 

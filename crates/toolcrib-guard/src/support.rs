@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{Guard, TeardownScope, platform};
 
-/// What this system supports: for `toolcrib doctor`, and for programs that check before they start servers.
+/// Features that this system supports: for `toolcrib doctor`, and for programs that check before they start servers.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Support {
@@ -36,7 +36,7 @@ impl Support {
         platform::TAKES_BACK
     }
 
-    /// What a sandbox cannot restrict on this system. Without file or network restrictions, a server starts only with
+    /// Restrictions that a sandbox cannot make on this system. Without file or network restrictions, a server starts only with
     /// `best_effort`. Without the restriction of signals it starts, and everything else is enforced.
     pub fn sandbox_gaps(&self) -> Vec<&'static str> {
         let gaps = [

@@ -30,8 +30,7 @@ use crate::context::Context;
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// What a tool call costs beside bare pipes and the client of the official SDK, and whether slow calls hold back
-    /// fast ones.
+    /// Cost of a tool call beside bare pipes and the client of the official SDK, and whether slow calls hold back fast ones.
     Call(call::Call),
     /// Many agents stepped together against a model server that counts: how long, and how many at once.
     Agents(agents::Agents),
@@ -43,7 +42,7 @@ pub(crate) enum Bench {
     /// Thousands of silent connections, sessions that say too much, clients that read nothing: is memory bounded, do others notice?
     #[cfg(target_os = "linux")]
     Crowd(crowd::Crowd),
-    /// What a call costs through the gateway, over HTTP and stdio, beside other gateways.
+    /// Cost of a call through the gateway, over HTTP and stdio, beside other gateways.
     Gateway(gateway::GatewayBench),
     /// Time from the start of the program until a model is asked, with many lazy servers.
     Lazy(lazy::Lazy),
@@ -51,13 +50,13 @@ pub(crate) enum Bench {
     Llm(llm::Llm),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
-    /// What a run costs beside its agents: with a journal that is synced, and with one that is not.
+    /// Cost of a run beside its agents: with a journal that is synced, and with one that is not.
     Journal(journal::Journal),
     /// A run that is killed again and again and continued: is any step repeated, or lost?
     Resume(resume::Resume),
     /// Time until a task has servers of its own, when spares wait.
     Spares(spares::Spares),
-    /// What Python servers of a task's own cost with templates and without.
+    /// Cost of Python servers of a task's own, with templates and without.
     #[cfg(target_os = "linux")]
     Templates(templates::Templates),
     /// How long servers take to start while their template is killed or stopped.

@@ -20,7 +20,7 @@ use crate::{context::Context, mcp::Era};
 /// The name of the suite's server.
 const SERVER: &str = "suite";
 
-/// What the suite sets.
+/// Variables that the suite sets.
 const SCENARIO: &str = "MCP_CONFORMANCE_SCENARIO";
 const VERSION: &str = "MCP_CONFORMANCE_PROTOCOL_VERSION";
 const CONTEXT: &str = "MCP_CONFORMANCE_CONTEXT";

@@ -8,7 +8,7 @@ use toolcrib::{Config, Env, Error, Manager, StartOptions};
 
 use crate::ui::Ui;
 
-/// What every command is given.
+/// Options and handles that every command is given.
 pub(crate) struct Context<'a> {
     pub(crate) config: Option<PathBuf>,
     pub(crate) ui: &'a Ui,

@@ -27,7 +27,7 @@ const AFTER_HELP: &str = "Exit codes:
 
 /// The laboratory of toolcrib: teardown trials, and measurements against baselines.
 ///
-/// What measures your own servers is in toolcrib itself: `toolcrib bench init` and `toolcrib bench call`.
+/// Measurements of your own servers are in toolcrib itself: `toolcrib bench init` and `toolcrib bench call`.
 #[derive(Parser)]
 #[command(name = "toolcrib-lab", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {

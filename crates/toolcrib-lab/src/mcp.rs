@@ -36,7 +36,7 @@ pub(crate) struct Request {
     method: &'static str,
     /// The tool, prompt or resource that it names, which is a header in the new era.
     name: Option<String>,
-    /// As JSON.
+    /// The parameters, as JSON.
     params: String,
     /// Arguments that are headers too, in the new era.
     headers: Vec<(String, String)>,
@@ -122,7 +122,7 @@ fn client_info() -> Value {
     json!({"name": "toolcrib-lab", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// What a message is to the sender of request `id`.
+/// The meaning of a message for the sender of request `id`.
 enum Message {
     Answer(Answer),
     /// A request of the server, answered by its user.

@@ -74,7 +74,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What one sender came to.
+/// Results of one sender.
 #[derive(Default)]
 struct Tally {
     seeds: u64,
@@ -180,7 +180,7 @@ impl Rounds {
     }
 }
 
-/// What threads of this process said when they panicked: also in tasks whose owner hides it.
+/// Messages of threads of this process that panicked: also in tasks whose owner hides it.
 struct Panics(Arc<Mutex<Vec<String>>>);
 
 impl Panics {

@@ -62,7 +62,7 @@ pub(crate) struct Torture {
     command: Option<String>,
 }
 
-/// What another program has to do, and what the names mean.
+/// The part of the help that says what another program has to do, and what the names mean.
 fn contract() -> String {
     let table = |values: Vec<Option<clap::builder::PossibleValue>>| {
         let lines = values.into_iter().flatten().map(|value| {
@@ -234,7 +234,7 @@ fn guards_are_available() -> bool {
     matches!(TeardownScope::new(&Guard::Auto), TeardownScope::Guard { .. })
 }
 
-/// What docs/teardown.md promises where there is no guard: the owner's destructors run, and no process of the server
+/// Whether docs/teardown.md promises an end where there is no guard: the owner's destructors run, and no process of the server
 /// has left the process group.
 fn is_promised_by_groups(server: Row, end: End) -> bool {
     end.runs_destructors() && server.stays_in_group()
@@ -256,7 +256,7 @@ impl Drop for Sweep {
     }
 }
 
-/// Those of `all` that one of `patterns` means; all when there are no patterns.
+/// Selects those of `all` that one of `patterns` means; all when there are no patterns.
 fn select<T: Copy>(
     kind: &str,
     patterns: &[String],

@@ -11,7 +11,7 @@ use proc_macro::{TokenStream, TokenTree};
 /// One thing that a test may require of the machine.
 struct Requirement {
     name: &'static str,
-    /// What the test needs: the reason that is shown.
+    /// The need of the test in words: the reason that is shown if it is not met.
     needs: &'static str,
     is_met: fn() -> bool,
 }

@@ -9,7 +9,7 @@ const LONGEST: usize = 4096;
 const MOST_STEPS: u64 = 2_000_000;
 /// Units that all values of an expression with variables may have, by [`uses`].
 const MOST_UNITS: usize = 10_000;
-/// What evaluates to text, or is a text: repeated joining doubles it each time.
+/// Names that evaluate to a text: repeated joining doubles it each time.
 const TEXTS: [&str; 8] =
     ["string", "words", "roman", "roman_numeral", "char", "character", "version", "trans"];
 
@@ -125,7 +125,7 @@ fn uses(expression: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is between the semicolons that are in no parenthesis.
+/// Splits an expression at the semicolons that are in no parenthesis.
 pub(super) fn statements(expression: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     expression.split(move |c| {

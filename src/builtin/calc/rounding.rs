@@ -15,7 +15,7 @@ const FUNCTIONS: [(&str, Small); 7] = [
     ("asinh", Small::Value),
     ("acosh", Small::Value),
 ];
-/// What fend makes of anything that is larger.
+/// The number that fend puts in place of any larger one.
 const CUT_OFF: &str = "18446744073709551616";
 
 #[derive(Clone, Copy, PartialEq)]
@@ -79,7 +79,7 @@ fn calls(statement: &str) -> Vec<(usize, (&'static str, Small))> {
     found
 }
 
-/// What is in the parentheses that `rest` begins with.
+/// The text in the parentheses that `rest` begins with.
 fn argument(rest: &str) -> Option<&str> {
     let inner = rest.trim_start().strip_prefix('(')?;
     let mut depth = 1_usize;

@@ -18,14 +18,14 @@ use crate::{
     http::{self, HttpClient, NotPublic, RequestError},
 };
 
-/// What we can read, the best first: some sites have Markdown for those who ask.
+/// Media types that can be read, the best first: some sites have Markdown for those who ask.
 const READABLE: &str = "text/markdown, text/html;q=0.9, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.1";
 /// Hosts that robots.txt may be redirected over (RFC 9309, 2.3.1.2).
 const ROBOTS_REDIRECTS: usize = 5;
 
-/// What a site answers.
+/// The answer of a site.
 pub(super) enum PageAnswer {
-    /// Look there.
+    /// The page is at another address.
     Redirect(Url),
     Body(Body),
 }
@@ -110,7 +110,7 @@ impl Fetch {
         .await
     }
 
-    /// What the site of `url` asks of programs. If it has no such file it asks nothing.
+    /// The rules of the site of `url` for programs. Empty if it has no such file.
     async fn rules(&self, url: &Url) -> Result<Rules, String> {
         let mut at = url.join("/robots.txt").map_err(|error| error.to_string())?;
         at.set_query(None);
@@ -147,7 +147,7 @@ impl Fetch {
     }
 }
 
-/// What a site says where its rules should be.
+/// The answer of a site to a request for its rules.
 enum RobotsAnswer {
     Rules(Rules),
     Elsewhere(Url),
@@ -232,7 +232,7 @@ fn refusal(url: &Url, status: StatusCode, wait: Option<Duration>) -> String {
     }
 }
 
-/// Without the port that goes without saying.
+/// The host of an address, with its port unless that is the usual one.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

@@ -53,7 +53,7 @@ pub(super) struct Page {
     pub cut: bool,
 }
 
-/// What a body is.
+/// The kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Html,
@@ -61,7 +61,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By its type as the server names it; without one, by its first bytes. An error names what cannot be read.
+    /// Finds the kind by the type that the server names; without one, by the first bytes. An error names what cannot be read.
     pub(super) fn of(content_type: &str, body: &[u8]) -> Result<Self, String> {
         let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let text = [

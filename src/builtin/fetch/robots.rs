@@ -6,7 +6,7 @@ use url::Url;
 
 /// The name that sites know us by.
 pub(super) const AGENT: &str = "toolcrib";
-/// What has to be read of the file at least, and is.
+/// Bytes of the file that are read, which is the least that the standard demands.
 pub(super) const MAX_SIZE: usize = 500 << 10;
 
 /// The part of a site's rules that is for us.

@@ -17,7 +17,7 @@ use super::robots::Rules;
 
 /// Sites that are remembered.
 const MAX_SITES: usize = 1000;
-/// For how long the rules of a site are good (RFC 9309, 2.4).
+/// Time for which the rules of a site are good (RFC 9309, 2.4).
 const RULES_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest pause, even if a site asks for more: the call would time out before.
 const MAX_DELAY: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ const MAX_DELAY: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(super) struct Sites(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Site>>>>);
 
-/// What is known of one site: of a scheme, host and port.
+/// State of one site, which is a scheme, a host and a port.
 #[derive(Default)]
 pub(super) struct Site {
     rules: Option<(Instant, Arc<Rules>)>,

@@ -7,7 +7,7 @@ use jiff::{Span, Timestamp, civil::Date};
 pub(super) enum Dates {
     /// The last so many units.
     Last(Unit, u16),
-    /// From one day to another, either of which may be open.
+    /// The days from one to another, either of which may be open.
     Between(Option<Date>, Option<Date>),
 }
 

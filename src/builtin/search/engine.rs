@@ -23,7 +23,7 @@ pub(super) struct Engine {
     pub max_results: usize,
     /// Whether later pages of results can be requested.
     pub pages: bool,
-    /// What a refusal (401, 403) usually means, and what to do.
+    /// The usual meaning of a refusal (401, 403), and advice on what to do.
     pub refused_help: &'static str,
     /// The request for a query and a number of results.
     pub request: fn(&Query, usize) -> EngineRequest,

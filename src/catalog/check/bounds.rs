@@ -59,10 +59,10 @@ impl SchemaRequirements {
         }
     }
 
-    /// As [`SchemaRequirements::of`], for values that are no arguments.
+    /// Finds requirements like [`SchemaRequirements::of`], for values that are no arguments.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`SchemaRequirements::of`].
     pub(super) fn of_any(schema: &Schema) -> Result<Self, &'static str> {
         let mut look = SchemaContents {
             left: MOST_VALUES,
@@ -153,14 +153,14 @@ fn weigh(value: &Value, per_byte: bool, left: &mut u64) -> Bounded {
     }
 }
 
-/// What a whole schema has in it, wherever it stands.
+/// Contents of a whole schema, at any depth.
 struct SchemaContents {
     left: u64,
     patterns: Patterns,
     unevaluated: bool,
     references: usize,
     ids: usize,
-    /// As old drafts write it, and whether there is one of those.
+    /// Number of ids as old drafts write them, and whether the schema is of an old draft.
     old_ids: usize,
     old: bool,
 }
@@ -299,7 +299,8 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// What is left over is found by checking the rest again.
+    /// Doubles the work that was counted since `before` if the schema has `unevaluatedProperties` or `unevaluatedItems`: what
+    /// is left over is found by checking the rest again.
     fn again_for_unevaluated(&mut self, schema: &Schema, before: u64) -> Bounded {
         let again = ["unevaluatedProperties", "unevaluatedItems"].iter().any(|key| schema.contains_key(*key));
         let used = before - self.left;
@@ -378,7 +379,7 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// What a comparison with `value` looks at.
+    /// Counts the values that a comparison with `value` looks at.
     fn size(&mut self, value: &Value) -> Bounded {
         match value {
             Value::Object(map) => {

@@ -8,7 +8,8 @@ use super::{LockedList, LockedServer, LockedTool, ToolText, order};
 use crate::{config::Secrets, tool::Tool};
 
 impl LockedList {
-    /// Of two tools with one name the first. Texts of `before` stay, in their order of keys, for tools that are the same.
+    /// Makes the list of these tools; of two tools with one name the first counts. Texts of `before` stay, in their order of
+    /// keys, for tools that are the same.
     pub(super) fn of<'a>(tools: impl IntoIterator<Item = &'a Tool>, before: Option<&LockedServer>) -> Self {
         let known: HashSet<(&str, &str)> =
             before.into_iter().flat_map(LockedServer::tools).map(LockedTool::parts).collect();
@@ -26,7 +27,7 @@ impl LockedList {
         now
     }
 
-    /// Without what `other` has in the same words.
+    /// Removes the tools that `other` has in the same words.
     pub(super) fn without(mut self, other: &Self) -> Self {
         self.tools.retain(|tool| other.hash(&tool.name) != Some(tool.sha256.as_str()));
         let names: HashSet<&str> = self.tools.iter().map(|tool| tool.name.as_str()).collect();

@@ -51,9 +51,9 @@ struct LoadRow {
     in_flight: usize,
     calls: usize,
     wall: Duration,
-    /// Of this process, without the server.
+    /// CPU time of this process, without the server.
     cpu: Duration,
-    /// Sorted.
+    /// Times of all calls, sorted.
     times: Vec<Duration>,
 }
 
@@ -65,15 +65,15 @@ struct Caller {
     arguments: Arc<Map<String, Value>>,
 }
 
-/// What is called.
+/// The tool that is called, and its arguments.
 struct Target {
     config: Config,
-    /// As SERVER.TOOL.
+    /// The tool as SERVER.TOOL.
     tool: String,
     arguments: Map<String, Value>,
 }
 
-/// How it is called.
+/// The number of calls, and how many run at once.
 #[derive(Clone)]
 struct Load {
     /// Calls in a row.

@@ -112,7 +112,7 @@ impl Init {
         Ok(if regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(REGRESSED) })
     }
 
-    /// In their order, each once.
+    /// Modes to measure, in their order, each once.
     fn modes(&self) -> Result<Vec<Mode>, Error> {
         let mut modes = match self.mode.is_empty() {
             true => vec![Mode::Sequential, Mode::Parallel],
@@ -247,7 +247,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What no start can beat, and why.
+/// A time that no start can beat, and what sets it.
 struct Bound {
     time: Duration,
     name: String,

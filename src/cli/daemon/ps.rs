@@ -19,7 +19,7 @@ use crate::cli::{
     terminal::ui::{Ui, millis},
 };
 
-/// Between two looks.
+/// Time between two looks.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]

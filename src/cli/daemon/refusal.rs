@@ -20,7 +20,7 @@ const FIRST: Duration = Duration::from_secs(10);
 const NEXT: Duration = Duration::from_secs(1);
 /// How long it is answered in all.
 const LONGEST: Duration = Duration::from_secs(30);
-/// What is read of it, and the longest id that is repeated.
+/// Bytes that are read of the client, and the length of the longest id that is repeated.
 const MOST_READ: u64 = 4 << 20;
 const LONGEST_ID: usize = 4 << 10;
 /// A request that cannot be served.

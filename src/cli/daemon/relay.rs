@@ -20,11 +20,11 @@ const MAX_LINE: usize = 16 << 20;
 /// Answers are looked at so far for their ids: the gateway writes them first.
 const MOST_LOOKED_AT: usize = 4_096;
 
-/// What is known of a client's conversation.
+/// The state of a client's conversation.
 #[derive(Default)]
 pub(super) struct Relay {
     state: Mutex<State>,
-    /// There is a connection again, or never will be.
+    /// Notified when there is a connection again, or never will be.
     changed: Condvar,
 }
 
@@ -33,11 +33,11 @@ struct State {
     daemon: Option<Arc<UnixStream>>,
     /// Counts connections.
     number: u64,
-    /// The client has said all.
+    /// Whether the client has said all.
     over: bool,
     /// Requests without an answer, by their ids as they are written.
     open: BTreeMap<String, OpenRequest>,
-    /// What a new server has to hear, in order: `initialize`, the log level, subscriptions.
+    /// Requests that a new server has to get again, in order: `initialize`, the log level, subscriptions.
     repeated: Vec<Repeated>,
     /// The client's `notifications/initialized`.
     initialized: Option<String>,
@@ -47,14 +47,14 @@ struct State {
 
 struct OpenRequest {
     method: String,
-    /// It has been written whole.
+    /// Whether it has been written whole.
     is_sent: bool,
 }
 
 struct Repeated {
     method: String,
     id: String,
-    /// What it is about: of the same, the last one counts.
+    /// The subject of the request: of several with the same, only the last one counts.
     about: String,
     line: String,
 }

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::cli::{context::Context, terminal::ui::Ui};
 
-/// Between two looks at the servers.
+/// Time between two looks at the servers.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long is waited for a key at a time: then a signal may have come.
 const KEY: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ impl Drop for Screen {
     }
 }
 
-/// What happened lately.
+/// Lines about the latest events.
 #[derive(Clone, Default)]
 struct Tail(Arc<Mutex<VecDeque<String>>>);
 

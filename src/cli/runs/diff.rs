@@ -89,8 +89,8 @@ impl Diff {
     }
 }
 
-/// Of `runs`, which begin with the latest, the first one that `is_meant` with the first one before it that `fits`: the earlier one
-/// first.
+/// Finds the two runs to compare in `runs`, which begin with the latest: of those that are `is_meant`, the latest that has an
+/// earlier one that `fits`. The earlier one comes first.
 fn pair(
     runs: &[RunInfo],
     is_meant: impl Fn(&RunInfo) -> bool,

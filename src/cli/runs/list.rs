@@ -134,7 +134,8 @@ fn list(out: &Path, ui: &Ui) -> Result<(), Error> {
     Ok(())
 }
 
-/// As the summary of the run says it. Several samples of a task have rates of their own.
+/// The share of all tasks that passed, in the words of the run's summary. `None`: it is that of the judged tasks, or the run
+/// has several samples of a task, which have rates of their own.
 fn of_all(run: &RunInfo) -> Option<String> {
     summary::of_all(run.counts).filter(|_| run.samples == 1)
 }

@@ -57,11 +57,11 @@ impl Default for ProgressArgs {
     }
 }
 
-/// What is known of the model and the tasks at a moment.
+/// The state of the model and of the tasks at a moment.
 pub(crate) struct Look {
-    /// Why the model gives no answers.
+    /// Reason for which the model gives no answers.
     pub(crate) trouble: Option<ModelTrouble>,
-    /// Requests under way, and those that wait at a limit.
+    /// Requests under way, and requests that wait at a limit.
     pub(crate) requests: Option<(usize, usize)>,
     pub(crate) activity: RunActivity,
 }
@@ -72,19 +72,19 @@ pub(crate) struct Progress {
     bar: OnceLock<ProgressBar>,
     total: usize,
     began: Instant,
-    /// From so long on a task is slow.
+    /// Time after which a task is slow.
     slow: Duration,
     totals: Mutex<Totals>,
-    /// Tasks that were ended from outside: all of them are one line.
+    /// Tasks that were ended from outside. All of them are shown in one line.
     cancelled: Mutex<Vec<String>>,
-    /// What was said to do about failed tasks: once, for many fail for the same reason.
+    /// Advice on failed tasks that was shown already: each is shown once, as many tasks fail for the same reason.
     helps: Mutex<HashSet<String>>,
     /// Tasks that had ended before the run was interrupted.
     ended: AtomicUsize,
 }
 
 impl Progress {
-    /// Of a run of so many tasks that begins now.
+    /// Begins to show a run of so many tasks.
     pub(crate) fn new(ui: &Ui, total: usize, options: &ProgressArgs) -> Self {
         let (bar, began) = (OnceLock::new(), Instant::now());
         Self {
@@ -163,7 +163,7 @@ impl Progress {
         }
     }
 
-    /// What to do about a task that has no answer, unless that was said before.
+    /// Shows the advice for a task that has no answer, unless it was shown before.
     fn help(&self, report: &TaskReport) {
         let Some(help) = report.error.as_ref().and_then(|error| error.help.as_ref()) else { return };
         let mut told = self.helps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,7 +293,7 @@ impl Progress {
     }
 }
 
-/// What went wrong in a task that failed or errored.
+/// The reason why a task failed or errored.
 pub(super) fn what(report: &TaskReport) -> String {
     let answer = report.answer.as_deref().unwrap_or_default();
     let targets = report.target.as_ref().map(|target| quoted(&target.all().join("\" or \"")));

@@ -272,7 +272,7 @@ impl Run {
         Ok(self.judging.exit(&summary, context.ui))
     }
 
-    /// What this run continues. A question is asked anew each time.
+    /// The run that this one continues. A question is asked anew each time.
     fn resume(&self, question: bool) -> Resume {
         let errored = self.retry_errored;
         match &self.run {

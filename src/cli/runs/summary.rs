@@ -12,7 +12,7 @@ use toolcrib::{
 
 use crate::cli::terminal::ui::{Ui, counted, seconds};
 
-/// Which part of the tasks passed, of those that were judged.
+/// The share of judged tasks that passed.
 fn rate(totals: &Totals) -> Option<String> {
     if totals.sample_figures().is_some() {
         // It has lines of its own.
@@ -25,7 +25,7 @@ fn rate(totals: &Totals) -> Option<String> {
     Some(format!("{:.1}% of {judged} judged{all}", 100.0 * rate.value))
 }
 
-/// Which part passed of all tasks, where that is another one than of those that were judged.
+/// The share of all tasks that passed. `None`: it is that of the judged tasks.
 pub(super) fn of_all(counts: OutcomeCounts) -> Option<String> {
     counts.pass_rate_of_all().map(|rate| format!("{:.1}% of all", 100.0 * rate))
 }
@@ -49,14 +49,14 @@ fn retried(totals: &Totals) -> Option<String> {
     Some(words)
 }
 
-/// What the samples come to, if the run has several of each task.
+/// Figures over the samples, if the run has several of each task.
 pub(crate) fn sample_lines(totals: &Totals) -> impl Iterator<Item = String> + use<> {
     let figures = totals.sample_figures();
     let lines = figures.map(|figures| samples(&figures, tasks(totals, &figures)));
     lines.into_iter().flatten()
 }
 
-/// What several samples of each of `tasks` come to, in two lines.
+/// Figures over several samples of each of `tasks`, in two lines.
 fn samples(figures: &SampleFigures, tasks: usize) -> [String; 2] {
     let percent = |value: f64| format!("{:.1}%", 100.0 * value);
     let rates = |name: &str, rates: &[RateOfK]| {
@@ -95,7 +95,7 @@ fn tasks(totals: &Totals, figures: &SampleFigures) -> usize {
     if figures.until_pass { figures.tasks } else { totals.tasks.div_ceil(figures.k as usize) }
 }
 
-/// What answers to questions about pages took.
+/// Requests and tokens that answers to questions about pages took.
 fn extracted(extraction: &ExtractionReport) -> String {
     let ExtractionReport { model, questions, llm_calls, tokens, .. } = extraction;
     let tokens = in_words::tokens(tokens).map_or_else(String::new, |tokens| format!(" | {tokens}"));
@@ -104,7 +104,7 @@ fn extracted(extraction: &ExtractionReport) -> String {
     format!("{questions} about pages | {requests} to {model}{tokens}")
 }
 
-/// What the judge took.
+/// Grades that the judge gave, and the requests and tokens that it took.
 fn judged(judge: &JudgeTotals) -> String {
     let grades: Vec<String> = judge.grades.iter().map(|(grade, count)| format!("{grade} {count}")).collect();
     let tokens = in_words::tokens(&judge.tokens).map_or_else(String::new, |tokens| format!(" | {tokens}"));
@@ -156,8 +156,8 @@ pub(crate) fn show(ui: &Ui, summary: &RunSummary) {
     }
 }
 
-/// What the totals say beyond the counts, each with its word. Of a run that was `continued`, all but the counters of requests
-/// are of all of its parts.
+/// Lines of the totals besides the counts, each with its word. For a run that was `continued`, all but the counters of requests
+/// are those of all of its parts.
 pub(crate) fn details(totals: &Totals, continued: bool) -> Vec<(&'static str, String)> {
     let mut details = Vec::new();
     if !totals.reasons.is_empty() {

@@ -290,7 +290,7 @@ fn unknown_tools(ui: &Ui, manager: &toolcrib::Manager) {
     }
 }
 
-/// What a tool answered, wherever it was called from.
+/// The answer of a tool, wherever the tool was called from.
 struct Answer<'a> {
     server: &'a ServerName,
     tool: &'a str,

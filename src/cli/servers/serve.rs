@@ -187,7 +187,7 @@ fn server_of(config: &Config, name: &str) -> Result<ServerName, Error> {
     config.servers.get_key_value(name).map(|(name, _)| name.clone()).ok_or_else(|| config.no_server(name))
 }
 
-/// What is served, and the line for the settings of a client.
+/// Shows which servers and tools are served, and the line for the settings of a client.
 fn tell(ui: &Ui, url: &str, settings: &GatewayConfig, tools: &OfferedTools) {
     let root = url.strip_suffix("/mcp").unwrap_or(url);
     let OfferedTools { known: all, offered, unmatched, .. } = tools;

@@ -126,7 +126,7 @@ impl Install {
         }
     }
 
-    /// What the client is to use. It is started in any folder: all paths are absolute.
+    /// The entry that the client gets. The client starts it in any folder, so all its paths are absolute.
     fn entry(&self, context: &Context<'_>) -> anyhow::Result<ClientEntry> {
         if let Some(url) = &self.url {
             return Ok(ClientEntry::Url(url.clone()));

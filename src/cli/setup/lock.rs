@@ -218,7 +218,7 @@ fn summary(change: &LockChange) -> String {
         .join("  ")
 }
 
-/// What something is, and what it was if that is known and another.
+/// The value now, and the one before if that is known and different.
 fn step<T: PartialEq + Display>(before: Option<&T>, now: Option<&T>) -> Option<String> {
     match (before, now) {
         (None, now) => now.map(T::to_string),

@@ -4,9 +4,9 @@ use toolcrib::cli_support::cut;
 
 use super::output;
 
-/// What most tables take for [`Fit::least`].
+/// The value of [`Fit::least`] in most tables.
 pub(crate) const LEAST: usize = 12;
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
 /// How a table is made narrower.

@@ -37,7 +37,7 @@ const VARIABLE: &str = "TOOLCRIB_LOG";
 /// The target of all spans of the library.
 const OURS: &str = "toolcrib";
 
-/// What every line within a span shows of it, in the words of the log.
+/// Fields of a span that every line within it shows, in the words of the log.
 const CONTEXT: [&str; 6] = ["task", "agent", "server", "tool", "model", "attempt"];
 
 /// Fields that the rest of the line says already.
@@ -154,9 +154,9 @@ struct Lines;
 /// The fields of a span.
 #[derive(Default)]
 struct Text {
-    /// Those of [`CONTEXT`].
+    /// Fields in [`CONTEXT`].
     context: Fields,
-    /// Those that were set after the line of its beginning, and that no line has shown yet.
+    /// Fields that were set after the line of the span's beginning, and that no line has shown yet.
     new: Fields,
 }
 

@@ -12,7 +12,7 @@ use toolcrib::{cli_support::is_unseen, config::Secrets};
 
 static SECRETS: RwLock<Option<Secrets>> = RwLock::new(None);
 
-/// From now on `secrets` are hidden in all that is printed.
+/// Hides `secrets` in all that is printed from now on.
 pub(crate) fn learn(secrets: &Secrets) {
     let mut known = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     *known = Some(known.as_ref().map_or_else(|| secrets.clone(), |known| known.and(secrets)));

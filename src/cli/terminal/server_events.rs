@@ -30,12 +30,12 @@ pub(crate) fn observer(ui: &Ui) -> impl Fn(ServerEvent) + Send + Sync + use<> {
     }
 }
 
-/// What was said last about each server: the same again is said in one line.
+/// The failure that was shown last of each server: the same again is shown in one line.
 #[derive(Default)]
 struct ShownFailures(Mutex<Vec<(ServerName, String)>>);
 
 impl ShownFailures {
-    /// Whether this is what was said last.
+    /// Whether this failure is the one that was shown last.
     fn is_repeated(&self, server: &ServerName, error: &Error) -> bool {
         let text = format!("{} {:?}", error.code(), error.stderr_tail());
         let mut told = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -15,7 +15,7 @@ use super::ui::Ui;
 /// The exit code of a program whose output nobody reads any more: as of one that SIGPIPE has ended.
 const NO_READER: u8 = 141;
 
-/// What could not be written, and why.
+/// The first action that failed to write, and its error.
 static FAILURE: Mutex<Option<(&str, io::Error)>> = Mutex::new(None);
 /// Ends the command.
 static CANCEL: OnceLock<CancellationToken> = OnceLock::new();

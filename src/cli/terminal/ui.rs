@@ -124,7 +124,8 @@ impl Ui {
         }
     }
 
-    /// As [`Ui::request`], of what a file says: its lines are shown as they are, and must be [`output::whole_line`]s.
+    /// Shows a request like [`Ui::request`] with text from a file: its lines are shown as they are, and must be
+    /// [`output::whole_line`]s.
     pub(crate) fn request_as_written(&self, verb: &str, text: &str, document: &serde_json::Value) {
         match self.json {
             true => eprintln!("{}", output::whole_json(&document.to_string())),
@@ -196,12 +197,12 @@ impl Ui {
         }
     }
 
-    /// What to do about what the line before says.
+    /// Shows the advice for the problem in the line before.
     pub(crate) fn help(help: &str) {
         eprintln!("{DIM}             = help: {DIM:#} {}", indented(help, DETAIL));
     }
 
-    /// What happened to a server and, unless that was said before, why.
+    /// Shows what happened to a server and, unless it was shown before, why.
     pub(crate) fn failure(&self, verb: &str, error: &Error, why: bool) {
         if !self.json {
             self.bad(verb, error.to_string());
@@ -272,7 +273,7 @@ impl Ui {
         );
     }
 
-    /// What a teardown says at its end about processes, after a search that found none.
+    /// The words of a teardown about processes at its end, after a search that found none.
     pub(crate) fn none_left() -> &'static str {
         match Self::can_count_processes() {
             true => "0 processes left",
@@ -314,7 +315,7 @@ impl Ui {
         ExitCode::from(exit)
     }
 
-    /// Like [`Ui::fail`], for any error of a command.
+    /// Shows any error of a command like [`Ui::fail`], and returns the exit code.
     pub(crate) fn fail_any(&self, error: &anyhow::Error) -> ExitCode {
         let shared = error.downcast_ref::<Arc<Error>>().map(|error| &**error);
         match error.downcast_ref::<Error>().or(shared) {

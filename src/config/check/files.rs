@@ -73,7 +73,7 @@ impl OwnFiles {
         self.files.iter().any(|file| file == path) || self.trees.iter().any(matches)
     }
 
-    /// Those of them that are known by name: the program, unless it is looked up in `PATH`, and scripts.
+    /// The files that are known by name: the program, unless it is looked up in `PATH`, and scripts.
     pub(crate) fn named(&self) -> &[PathBuf] {
         &self.files
     }

@@ -63,7 +63,7 @@ impl Owners {
         places.map(|(owner, place)| (place, owner)).find(|(_, owner)| !is_unknown(*owner))
     }
 
-    /// What is wrong with the owner of a folder that we write to.
+    /// A reason to doubt a folder that we write to: it, or a folder or link on the way to it, belongs to another user.
     pub(in crate::config) fn doubt(&self, folder: &Path) -> Option<String> {
         let (place, owner) = self.on_the_way(folder)?;
         Some(format!("{} belongs to {}", place.display(), named(owner)))

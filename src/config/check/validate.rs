@@ -34,7 +34,7 @@ use crate::{
 /// Bytes of an `env_file`.
 const LONGEST_ENV_FILE: u64 = 1 << 20;
 
-/// What is met on the way, whether a server is usable or not.
+/// Values, files and places that are collected as servers are read, whether a server is usable or not.
 #[derive(Default)]
 pub(in crate::config) struct CollectedValues {
     /// Secret values.
@@ -47,7 +47,7 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) contents: Contents,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,
-    /// What sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
+    /// Paths that sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
     pub(in crate::config) writes: Vec<Written>,
 }
 

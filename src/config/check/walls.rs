@@ -256,7 +256,7 @@ pub(super) fn way(path: &Path) -> Vec<PathBuf> {
     way
 }
 
-/// What of a way may be replaced by who may write `root`, and all below it.
+/// The first place of a way that may be replaced by who may write `root` and all below it. `None`: there is none.
 fn decided_in<'a>(way: &'a [PathBuf], root: &Path) -> Option<&'a PathBuf> {
     let place = way.iter().find(|place| strictly_below(place, root));
     place.or_else(|| way.last().filter(|end| *end == root))
@@ -306,7 +306,7 @@ mod tests {
             Config::load(Some(&self.at("conf/servers.toml")), &env)
         }
 
-        /// What is wrong with a server that has this sandbox.
+        /// The error and its help for a server that has this sandbox. `None`: it is accepted.
         fn refusal(&self, sandbox: &str) -> Option<String> {
             let server = format!("[servers.box]\ncommand = \"/bin/cat\"\nsandbox = {{ {sandbox} }}\n");
             let error = match self.try_load(&server) {

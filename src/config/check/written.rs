@@ -28,7 +28,7 @@ pub(crate) struct AsWritten {
     pub(crate) issuer: Option<String>,
     /// The rest of the login.
     pub(crate) rest: Vec<String>,
-    /// What is shown to who logs in. It is renewed.
+    /// The client's secret, which the authorization server asks for at a login. It is renewed.
     pub(crate) client_secret: Option<String>,
     /// Variables of the process, or headers of the requests.
     pub(crate) named: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! What was read of the files of a configuration: whoever asks later whether they are known asks for this, and not for what has come
-//! in their place.
+//! Contents of the files of a configuration as they were read: whoever asks later whether they are known asks for these, and
+//! not for files that have come in their place.
 
 use std::{
     collections::BTreeMap,

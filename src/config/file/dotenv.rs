@@ -25,8 +25,8 @@ pub(in crate::config) fn parse(text: &str) -> Result<BTreeMap<String, String>, (
     Ok(vars)
 }
 
-/// What counts of a file's text when it is asked whether it has changed: all but the values of variables with the name of a
-/// secret. Such a value counts if its variable is a `deciding` one, or if it is a path. `None`: it cannot be read.
+/// The part of a file's text that counts when it is asked whether it has changed: all but the values of variables with the name
+/// of a secret. Such a value counts if its variable is a `deciding` one, or if it is a path. `None`: it cannot be read.
 pub(crate) fn kept_of_env_file(text: &str, deciding: &BTreeSet<String>) -> Option<String> {
     let variables = parse(text).ok()?;
     let is_path = |value: &str| ["/", "./", "../", "~/"].iter().any(|start| value.starts_with(start));

@@ -87,7 +87,7 @@ pub(super) fn help(file: &Path) -> String {
     )
 }
 
-/// What is written here in place of a key of other programs, in a table that has these keys.
+/// The advice for a key of other programs, in a table that has these keys: what is written in its place here.
 pub(super) fn key_help(key: &str, keys: &[&str]) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(other, beside, _)| *other == key && keys.contains(beside)).map(|(.., help)| *help)
 }

@@ -52,11 +52,11 @@ impl Config {
         Self::load_with(path, env, &ConfigOverrides::default())
     }
 
-    /// As [`Config::load`], with a profile of the file and settings in place of its own.
+    /// Reads a file like [`Config::load`], with a profile of the file and settings in place of its own.
     ///
     /// # Errors
-    /// As [`Config::load`]. There is no such profile; a setting is not one of a configuration file, or its value is not
-    /// accepted there.
+    /// The errors of [`Config::load`]. There is no such profile; a setting is not one of a configuration file, or its value is
+    /// not accepted there.
     pub fn load_with(path: Option<&Path>, env: &Env, overrides: &ConfigOverrides) -> Result<Self> {
         let file = Self::locate(path, env)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -320,7 +320,7 @@ impl Merge<'_> {
         );
     }
 
-    /// Of a disabled server, what it may have written when it was enabled.
+    /// Keeps the paths that a disabled server may have written when it was enabled.
     fn set_aside(&mut self, server: RawServer) {
         if matches!(&server.kind, RawKind::Command { sandbox: Some(sandbox), .. } if !sandbox.write.is_empty())
         {

@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) value: Value,
 }
 
-/// What both file formats can hold. `Date` is TOML's, `Null` is JSON's.
+/// A value that a TOML or a JSON file can hold. `Date` is TOML's, `Null` is JSON's.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Text(String),

@@ -1,5 +1,5 @@
-//! What has precedence over the tables of a file: the tables of a profile, then single settings. They are merged into the
-//! tree of the file before it is read, so that they are checked as if they stood in it.
+//! Values that have precedence over the tables of a file: the tables of a profile, then single settings. They are merged into
+//! the tree of the file before it is read, so that they are checked as if they stood in it.
 
 use std::{fmt, path::PathBuf};
 
@@ -15,10 +15,10 @@ use crate::error::{ConfigError, Error, Result, nearest};
 /// The keys of `[profile.NAME]`.
 pub(in crate::config) const PROFILE: &[&str] =
     &["inherits", "servers", "run", "agent", "llm", "http", "defaults"];
-/// Those of them that are tables of the file.
+/// The keys of a profile that are tables of the file.
 const TABLES: [&str; 5] = ["run", "agent", "llm", "http", "defaults"];
 
-/// What has precedence over a configuration file.
+/// A profile and settings that have precedence over a configuration file.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConfigOverrides {
@@ -58,7 +58,7 @@ impl fmt::Debug for ConfigOverrides {
     }
 }
 
-/// What a profile says beside its tables.
+/// The keys of a profile besides its tables, and the names of all profiles.
 #[derive(Default)]
 pub(super) struct Applied {
     /// The names of all profiles.

@@ -140,12 +140,12 @@ pub(super) struct RawConfig {
     pub(super) http: HttpConfig,
     pub(super) llm: Option<RawLlm>,
     pub(super) agent: AgentConfig,
-    /// With the client that it names.
+    /// The judge, and the client that it names.
     pub(super) judge: (JudgeConfig, Option<Text>),
     pub(super) extract: Option<(ExtractConfig, Option<Text>)>,
     pub(super) run: RunConfig,
     pub(super) gateway: Option<RawGateway>,
-    /// What agents say of tools; what servers say of theirs stays with them.
+    /// Rules of agents that name tools. Those of servers are in the servers' entries.
     pub(super) named: Vec<Named>,
 }
 

@@ -392,7 +392,7 @@ impl<'a> Section<'a> {
         self.choice_or(key, words, "")
     }
 
-    /// As [`Section::choice`], where there is `more` that can be written.
+    /// Reads a word like [`Section::choice`]. `more` is what else can be written, for the message.
     pub(crate) fn choice_or<T: Copy>(&self, key: &str, words: &[(&str, T)], more: &str) -> Result<Option<T>> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text.value) {

@@ -60,7 +60,7 @@ struct UsedVariable {
 }
 
 impl<'a> Vars<'a> {
-    /// For a table that is not of a server. Values of `open` variables are not secret.
+    /// Makes the variables for a table that is not of a server. Values of `open` variables are not secret.
     pub(in crate::config) fn of_table(env: &'a Env, origin: &'a SourceLocation, open: &'a Names) -> Self {
         let (local, secrets) = Default::default();
         Self { env, origin, server: None, local, open, task_scope: false, of_task: false, secrets }

@@ -24,7 +24,7 @@ pub(super) struct Form {
     value: Finder<'static>,
 }
 
-/// What follows at a place of a text.
+/// The result of comparing a text with a value from a place on.
 #[derive(Debug, PartialEq, Eq)]
 enum Follows {
     /// All of the value, up to here.
@@ -150,7 +150,7 @@ impl Forms {
     }
 }
 
-/// What may be written at `at`, other than itself.
+/// The characters that the text at `at` may be an escape for.
 fn written(text: &[u8], at: usize) -> [Option<char>; 2] {
     let rest = &text[at..];
     match rest.first() {

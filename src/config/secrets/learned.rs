@@ -42,12 +42,12 @@ impl LearnedSecrets {
         learned.forms = Arc::new(Forms::new(learned.values.iter().map(String::as_str)));
     }
 
-    /// What is known now.
+    /// The values that are known now.
     pub(super) fn values(&self) -> Vec<String> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).values.iter().cloned().collect()
     }
 
-    /// What is searched for now.
+    /// The forms of these values that are searched for now.
     pub(super) fn forms(&self) -> Arc<Forms> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).forms.clone()
     }

@@ -1,4 +1,4 @@
-//! What an agent may do and how it speaks with its model: the `[agent]` table.
+//! Settings of agents: what they may do and how they speak with their models; the `[agent]` table.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -41,7 +41,7 @@ pub struct AgentConfig {
     pub final_summary: FinalSummary,
     /// The prompt for it; `{task}` stands for the task. `None`: the built-in prompt.
     pub summary_prompt: Option<String>,
-    /// What counts as the answer.
+    /// The text that counts as the answer.
     pub answer: AnswerForm,
     /// How often a task is tried that has no answer, each time with what was learnt before. Limits but that of time
     /// hold for each attempt.
@@ -61,7 +61,7 @@ pub const AGENT_SERVER: &str = "agent";
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SubAgent {
-    /// What it does, for the model that calls it.
+    /// Description of its work, for the model that calls it.
     pub description: String,
     /// Its tools, as patterns over `server.tool`. `None`: all.
     pub tools: Option<Vec<String>>,
@@ -100,10 +100,10 @@ impl Default for AgentConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// As it likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// In its first turn it must call one; afterwards as it likes.
+    /// It must call one in its first turn; afterwards it decides.
     RequiredFirst,
     /// In every turn; the last turn that `max_turns` allows is asked without tools.
     Required,
@@ -113,7 +113,7 @@ pub enum ToolChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolProtocol {
-    /// As fields of the request and of the answer: the model's server knows the model's own form.
+    /// Fields of the request and of the answer: the model's server knows the model's own form.
     #[default]
     Native,
     /// In the text, as `<use_mcp_tool>` blocks: for models that were trained on them (MiroThinker), and for servers
@@ -125,9 +125,9 @@ pub enum ToolProtocol {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aliases {
-    /// From a name that is no tool to a tool: its own name, `server.tool` or its visible name.
+    /// Tools by names that are no tools: each a tool's own name, `server.tool` or its visible name.
     pub tools: BTreeMap<String, String>,
-    /// From a name that is no argument of the tool to one that is.
+    /// Arguments of the tool by names that are none.
     pub arguments: BTreeMap<String, String>,
 }
 
@@ -137,13 +137,13 @@ pub struct Aliases {
 pub struct RollbackConfig {
     /// Rollbacks in a row. One more is not made: then the task has no answer, or goes on with what it has.
     pub max: u32,
-    /// What leads to one.
+    /// Reasons that lead to a rollback.
     pub on: Vec<RollbackReason>,
-    /// What refuses a task.
+    /// Phrases by which a text of the model counts as a refusal.
     pub refusals: Vec<String>,
-    /// What a result looks like that brought nothing.
+    /// Patterns of results that brought nothing.
     pub results: Vec<regex::Regex>,
-    /// By tool: the arguments that make a query. All of them where a tool is not listed.
+    /// Arguments that make a query, by tool. All of them where a tool is not listed.
     pub query_arguments: BTreeMap<String, Vec<String>>,
 }
 
@@ -195,7 +195,7 @@ impl RollbackReason {
         Self::Result,
     ];
 
-    /// As in the configuration and in JSON.
+    /// The name in the configuration and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -222,13 +222,13 @@ pub enum FinalSummary {
     Always,
 }
 
-/// What counts as the answer of a task.
+/// The text that counts as the answer of a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnswerForm {
     /// The model's last text.
     #[default]
     Text,
-    /// What its last `\boxed{...}` holds. A placeholder is none.
+    /// Content of its last `\boxed{...}`. A placeholder is none.
     Boxed,
 }

@@ -6,7 +6,7 @@
 pub struct ExtractConfig {
     /// The client or strategy of `[llm]` that is asked. `None`: the model of `[llm]`.
     pub client: Option<String>,
-    /// What it is asked. `{question}` and `{page}` stand for those of the call; the page is marked as data.
+    /// The prompt. `{question}` and `{page}` stand for those of the call; the page is marked as data.
     pub prompt: String,
     /// Characters of a page that it gets.
     pub max_chars: usize,

@@ -45,8 +45,8 @@ pub struct GatewayConfig {
     /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room; if none is idle, one of
     /// who has more than the new one.
     pub max_sessions: usize,
-    /// What may be held at once for each owner of a token, each user and client, or each address where no token is needed, in
-    /// bytes: messages, calls under way, sessions, subscriptions, answers that are not read.
+    /// Bytes that may be held at once for each owner of a token, each user and client, or each address where no token is
+    /// needed: messages, calls under way, sessions, subscriptions, answers that are not read.
     pub max_held: usize,
     /// Processes of servers with `scope = "client"` of each of these, until they have ended.
     pub max_own_servers: usize,
@@ -125,7 +125,7 @@ impl GatewayToken {
 }
 
 impl fmt::Debug for GatewayToken {
-    /// Without the secret.
+    /// Writes all but the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, token: _, tools, read_only } = self;
         f.debug_struct("GatewayToken")
@@ -150,7 +150,8 @@ pub struct GatewayOauth {
     pub required_scopes: Vec<String>,
     /// The keys of the only issuer. `None`: where the metadata of the issuer say.
     pub jwks: Option<String>,
-    /// What each scope allows. A token may use what any of its scopes allows. Without any, a token may use all tools.
+    /// Scopes and the tools that they allow. A token may use the tools that any of its scopes allows. Without any scopes here,
+    /// a token may use all tools.
     pub scopes: Vec<GatewayScope>,
     /// Whether a tool that a token may not use is listed if another scope would allow it; a call says which scope that is.
     pub step_up: bool,
@@ -170,7 +171,7 @@ impl GatewayOauth {
     }
 }
 
-/// What a scope allows.
+/// The tools that a scope allows.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GatewayScope {

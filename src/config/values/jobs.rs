@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartJobs {
-    /// As many as there are cores, of those that use CPU time: a server that only waits, for a network, a disk
-    /// or a clock, lets the next one start. Servers without a process never wait.
+    /// One server for each core, counting only servers that use CPU time: a server that only waits, for a network, a disk or a
+    /// clock, lets the next one start. Servers without a process never wait.
     #[default]
     Cores,
     /// This many, also if they only wait.

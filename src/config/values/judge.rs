@@ -8,7 +8,7 @@ use regex::Regex;
 pub struct JudgeConfig {
     /// The client or strategy of `[llm]` that is asked. `None`: the model of `[llm]`.
     pub client: Option<String>,
-    /// What it is asked. `{question}`, `{target}` and `{answer}` stand for those of the task.
+    /// The prompt. `{question}`, `{target}` and `{answer}` stand for those of the task.
     pub prompt: String,
     /// Finds the grade in its reply: the first group of the last match.
     pub verdict: Regex,
@@ -37,7 +37,7 @@ impl JudgeConfig {
     }
 }
 
-/// After the grader of inspect (`model_graded_qa`) and that of Humanity's Last Exam.
+/// The prompt, after the grader of inspect (`model_graded_qa`) and that of Humanity's Last Exam.
 const PROMPT: &str = "\
 You assess whether an answer to a question is correct. Here are the question, the correct answer, and the answer to assess.
 

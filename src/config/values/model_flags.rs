@@ -1,5 +1,5 @@
-//! What a command line, or a variable that model clients know, says of the model in place of `[llm]`: each sets one key,
-//! and all others stay as they are in the file.
+//! Settings of the model from the command line, or from variables that model clients know, in place of those of `[llm]`: each
+//! sets one key, and all others stay as they are in the file.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The variables that OpenAI's own clients read.
 const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
-/// What says the address, where there is only the key.
+/// The source of the address in messages, where there is only the key.
 pub(in crate::config) const DEFAULT: &str = "the default with OPENAI_API_KEY";
 
-/// What has precedence over the model of the configuration. Each member sets one key of one client.
+/// Settings that have precedence over the model of the configuration. Each member sets one key of one client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelFlags {
     /// The client or strategy, in place of `client`.
     pub client: Option<String>,
-    /// In place of `model`.
+    /// The model's name, in place of `model`.
     pub model: Option<String>,
-    /// In place of `base_url`.
+    /// The base URL, in place of `base_url`.
     pub base_url: Option<String>,
 }
 
@@ -46,14 +46,14 @@ pub struct AskedModel {
     pub llm: LlmConfig,
     /// Variables that were read though the configuration does not name them, as `OPENAI_API_KEY`.
     pub variables: Vec<&'static str>,
-    /// What is left out of it.
+    /// Problems because of which parts of the model's configuration were left out.
     pub warnings: Vec<Arc<Error>>,
 }
 
 /// A table of `[llm]` as far as it could be read. What it lacks may be given elsewhere.
 #[derive(Debug, Clone)]
 pub(in crate::config) struct LlmDraft {
-    /// Without `model` or `base_url` where these are missing or wrong.
+    /// The client, without `model` or `base_url` where these are missing or wrong.
     pub(in crate::config) llm: LlmConfig,
     pub(in crate::config) model: Option<Arc<Error>>,
     pub(in crate::config) base_url: Option<Arc<Error>>,
@@ -209,7 +209,7 @@ impl Config {
     }
 }
 
-/// What the configuration would ask, as far as it could be read.
+/// The models of the configuration, as far as they could be read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelDrafts {
     pub(in crate::config) tables: Drafts,
@@ -233,7 +233,7 @@ fn wrong(what: impl Into<String>, help: String) -> Arc<Error> {
     Arc::new(Error::input(what.into(), Some(help)))
 }
 
-/// What stands between an option or a variable and its value.
+/// The separator between an option or a variable and its value, as they are written.
 fn separator(place: &str) -> &'static str {
     if place.starts_with('-') { " " } else { "=" }
 }

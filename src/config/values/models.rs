@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Strategy {
-    /// In which order.
+    /// The order in which members are asked.
     pub order: Order,
     /// Who is asked: clients, or strategies again.
     pub members: Vec<LlmConfig>,
@@ -34,11 +34,11 @@ pub struct Strategy {
     pub retry: Option<RetryPolicy>,
 }
 
-/// In which order the members of a strategy are asked.
+/// The order in which the members of a strategy are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// As they are listed, each when the one before failed.
+    /// In the order of the list, each when the one before failed.
     Fallback,
     /// Beginning with another one each time; the others follow when it fails.
     RoundRobin {
@@ -54,7 +54,7 @@ pub enum Order {
     },
 }
 
-/// What a strategy says of its members in place of what they say themselves.
+/// Settings of a strategy that its members use in place of their own.
 #[derive(Debug, Clone, Default)]
 pub(in crate::config) struct Overrides {
     pub(in crate::config) temperature: Option<f64>,
@@ -82,7 +82,7 @@ impl Strategy {
     }
 }
 
-/// What strategies call the client of the `[llm]` table itself.
+/// The name of the client of the `[llm]` table itself in strategies.
 pub(in crate::config) const OWN: &str = "llm";
 
 type Known = IndexMap<String, Result<LlmConfig, Arc<Error>>>;

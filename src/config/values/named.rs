@@ -109,7 +109,7 @@ impl NamedTools {
 }
 
 impl Rules {
-    /// What is wrong with a rule, if it concerns nothing.
+    /// The error of a rule that concerns nothing. `None`: it concerns something.
     fn judge(&self, rule: &Named, listed: &Listed) -> Option<ConfigError> {
         let text = &rule.text.value;
         match &rule.wanted {
@@ -143,7 +143,7 @@ impl Rules {
         }
     }
 
-    /// As [`Rules::judge`], for tools named as `server.tool`.
+    /// Judges a rule like [`Rules::judge`], for tools named as `server.tool`.
     fn judge_path(
         &self,
         rule: &Named,

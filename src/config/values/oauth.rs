@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OauthConfig {
-    /// In whose name access is asked for.
+    /// The kind of access: in the name of a user, or of the client.
     pub grant: OauthGrant,
     /// The client, if it was registered beforehand.
     pub client_id: Option<String>,
@@ -25,7 +25,7 @@ pub struct OauthConfig {
     pub issuer: Option<String>,
 }
 
-/// In whose name access to a remote server is asked for.
+/// The kind of access to a remote server: in the name of a user, or of the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OauthGrant {

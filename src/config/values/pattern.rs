@@ -38,13 +38,13 @@ impl NamePattern {
         self.0.is_match(name)
     }
 
-    /// As it was written.
+    /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         self.0.glob().glob()
     }
 }
 
-/// By the text as it was written.
+/// Compares the texts as they were written.
 impl PartialEq for NamePattern {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()

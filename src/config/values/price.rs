@@ -1,26 +1,26 @@
-//! What the tokens of a model cost.
+//! Prices of the tokens of a model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::task::{Usage, score::amount};
 
-/// Tokens of a price.
+/// Number of tokens that a price is for.
 const MILLION: f64 = 1e6;
 
 /// Prices in US dollars for a million tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TokenPrice {
-    /// Of a prompt.
+    /// Price of tokens of a prompt.
     #[serde(rename = "in", deserialize_with = "amount")]
     pub input: f64,
-    /// Generated.
+    /// Price of generated tokens.
     #[serde(rename = "out", deserialize_with = "amount")]
     pub output: f64,
-    /// Of a prompt, read from the server's cache.
+    /// Price of tokens of a prompt that are read from the server's cache.
     #[serde(deserialize_with = "amount")]
     pub cached: f64,
-    /// Of a prompt, written to the server's cache.
+    /// Price of tokens of a prompt that are written to the server's cache.
     #[serde(deserialize_with = "amount")]
     pub cache_write: f64,
 }
@@ -31,7 +31,7 @@ impl TokenPrice {
         Self { input, output, cached: input, cache_write: input }
     }
 
-    /// What these tokens cost, in US dollars.
+    /// The price of these tokens, in US dollars.
     pub fn cost(&self, usage: &Usage) -> f64 {
         let plain = usage.input.saturating_sub(usage.cached).saturating_sub(usage.cache_write);
         let part = |tokens: u64, price: f64| tokens as f64 * price;

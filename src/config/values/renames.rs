@@ -10,8 +10,8 @@ use crate::tool::{Tool, ToolName};
 pub struct ToolRenames(BTreeMap<String, ToolName>);
 
 impl ToolRenames {
-    /// By the names that the server gives them. Of two tools that are to have one name, the first in order of their
-    /// own names has it.
+    /// Makes renames of `names`: names that the server gives its tools, each with the one that is shown. Of two tools that are
+    /// to have one name, the first in order of their own names has it.
     pub fn new(names: impl IntoIterator<Item = (String, ToolName)>) -> Self {
         Self(names.into_iter().collect())
     }
@@ -21,7 +21,7 @@ impl ToolRenames {
         self.0.get(own).map_or(own, ToolName::as_str)
     }
 
-    /// What the server calls the tool that is shown as `shown`. `None`: its tool of that name is shown by another one.
+    /// The server's own name of the tool that is shown as `shown`. `None`: its tool of that name is shown by another one.
     pub fn own<'a>(&'a self, shown: &'a str) -> Option<&'a str> {
         let renamed = self.0.iter().find(|(_, name)| name.as_str() == shown);
         renamed.map(|(own, _)| own.as_str()).or_else(|| (!self.0.contains_key(shown)).then_some(shown))
@@ -33,7 +33,8 @@ impl ToolRenames {
         (self.own(shown) == Some(&*tool.name)).then(|| tool.shown_as(shown))
     }
 
-    /// Of `offered` by their own names, the first that would have the name of another one: both, and the name.
+    /// The first tool of `offered` (their own names) that would be shown by the same name as another one: both own names, and
+    /// the name that is shown.
     pub(crate) fn clash<'a>(&'a self, offered: &[&'a str]) -> Option<(&'a str, &'a str, &'a str)> {
         let taken = |own: &&'a str| {
             let (shown, own) = (self.shown(own), *own);

@@ -13,7 +13,7 @@ pub struct CacheConfig {
     /// Keep sampled answers too: those of a temperature that is not 0, without a seed. All who ask the same are then
     /// answered the same.
     pub sampled: bool,
-    /// Those who ask what is being asked wait for that answer.
+    /// Whether requests for an answer that is already being asked for wait for it.
     pub single_flight: bool,
 }
 

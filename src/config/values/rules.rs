@@ -10,13 +10,14 @@ use crate::config::NamePattern;
 #[cfg(feature = "http")]
 mod address;
 
-/// What the rules may look at in one call, in bytes; so much of it each text and number takes at least, and so much more each letter of
-/// a text that may be an address, which is read in all its forms.
+/// Bytes that all rules together may look at in one call. Each text counts for [`OF_TEXT`] besides its own bytes, each number
+/// for [`OF_NUMBER`]. The bytes of a text that may be an address count [`OF_FORMS`] times more, because it is read in all its
+/// forms.
 const MOST_LOOKED_AT: usize = 256 << 20;
 const OF_TEXT: usize = 256;
 const OF_NUMBER: usize = 64;
 const OF_FORMS: usize = 16;
-/// How long they may.
+/// Time that all rules together may take for one call.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 /// A call that is not made: one rule of `result_filter.deny_args` of a server.
@@ -27,7 +28,7 @@ pub struct DenyRule {
     pub tool: NamePattern,
     /// The argument that is looked at.
     pub arg: String,
-    /// What its value must not match.
+    /// The pattern that its value must not match.
     pub pattern: Regex,
 }
 
@@ -37,10 +38,10 @@ impl DenyRule {
         self.looks(tool, arguments, &mut Look::begin()).unwrap_or(true)
     }
 
-    /// As [`DenyRule::denies`], with what all rules may look at.
+    /// Decides like [`DenyRule::denies`], within the bytes and the time that are left for all rules.
     ///
     /// # Errors
-    /// It was not found out.
+    /// The limits did not suffice to find it out.
     pub(crate) fn looks(
         &self,
         tool: &str,
@@ -54,7 +55,7 @@ impl DenyRule {
     }
 }
 
-/// What may still be looked at in a call.
+/// The bytes and the time that are left for rules to look at one call.
 pub(crate) struct Look {
     left: usize,
     until: Instant,
@@ -65,7 +66,7 @@ pub(crate) struct Look {
 pub(crate) struct TooLarge;
 
 impl PartialEq for DenyRule {
-    /// By the patterns as they were written.
+    /// Compares the patterns as they were written.
     fn eq(&self, other: &Self) -> bool {
         self.tool == other.tool && self.arg == other.arg && self.pattern.as_str() == other.pattern.as_str()
     }

@@ -41,8 +41,8 @@ pub struct ServerConfig {
     pub endpoint: Endpoint,
     /// Limit from the server's own turn until its tools are known.
     pub startup_timeout: Duration,
-    /// In place of `startup_timeout`, if longer, for the first start of a package by a package runner such as
-    /// `npx` or `uvx`: it may have to be downloaded.
+    /// Limit in place of `startup_timeout`, if longer, for the first start of a package by a package runner such as `npx` or
+    /// `uvx`: it may have to be downloaded.
     pub install_timeout: Duration,
     /// Limit of one call; progress of the tool starts it anew.
     pub call_timeout: Duration,
@@ -54,7 +54,7 @@ pub struct ServerConfig {
     pub slow_call_notice: Duration,
     /// Bytes of one result that are passed on. The rest is kept in a file that a note in the result names.
     pub max_output: usize,
-    /// Which tools are offered and may be called.
+    /// The tools that are offered and may be called.
     pub tools: ToolFilter,
     /// Other names for tools. All else in this entry has the server's own names.
     pub renames: ToolRenames,
@@ -62,16 +62,15 @@ pub struct ServerConfig {
     pub deny_args: Vec<DenyRule>,
     /// Calls at once; further ones queue. `None`: no limit.
     pub max_concurrent_calls: Option<NonZeroUsize>,
-    /// What happens to arguments that do not fit the schema.
+    /// The treatment of arguments that do not fit the schema.
     pub check_arguments: ArgumentCheck,
-    /// Which lost calls may be sent again.
+    /// The lost calls that may be sent again.
     pub retry_calls: RetryCalls,
     /// How often a dead server is started again.
     pub restart: RestartPolicy,
     /// Waits of the stop ladder.
     pub stop: StopGrace,
-    /// After this time without a call the server gets a ping, and has the same time to answer. `None`:
-    /// it is not asked.
+    /// Time without a call after which the server gets a ping, and has the same time to answer. `None`: it is not asked.
     pub keepalive: Option<Duration>,
     /// Files that the server is made of, as patterns relative to its working directory, besides those that
     /// [`ServerConfig::own_files`] finds by itself.
@@ -142,17 +141,17 @@ pub struct StdioConfig {
     pub env: Arc<BTreeMap<String, String>>,
     /// Its working directory.
     pub cwd: PathBuf,
-    /// What it may use.
+    /// Resources that it may use.
     pub limits: ResourceLimits,
-    /// What it may reach. `None`: all that this process may reach.
+    /// Files and networks that it may reach. `None`: all that this process may reach.
     pub sandbox: Option<Sandbox>,
     /// Whether the program behind a package runner (`npx`, `uvx`, ...) may be started without it, once it is known.
     pub direct: bool,
-    /// Which packages the process may have imported that a Python server may be forked from, where that is quicker and was seen to
-    /// make no difference.
+    /// The packages that the process may have imported from which a Python server may be forked, where that is quicker and was
+    /// seen to make no difference.
     pub template: TemplatePackages,
-    /// What all servers inherit: the only values of variables, besides those that interpreters read at their start, that a
-    /// process may have which several servers are forked from.
+    /// Variables that all servers inherit. A process from which several servers are forked may have no other values, but those
+    /// that interpreters read at their start.
     pub(crate) inherited: Arc<BTreeMap<String, String>>,
     /// The variables that it would inherit, were they set.
     pub(crate) inheritable: Names,
@@ -160,7 +159,7 @@ pub struct StdioConfig {
     pub start_caches: bool,
 }
 
-/// What a template may import: a process that Python servers of one environment are forked from.
+/// The packages that a template may import: a process that Python servers of one environment are forked from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum TemplatePackages {
@@ -260,7 +259,7 @@ pub enum HttpTransport {
 }
 
 impl HttpTransport {
-    /// As they are written in configurations.
+    /// The names in configurations.
     pub(crate) const NAMES: [(&str, Self); 3] =
         [("auto", Self::Auto), ("http", Self::Http), ("sse", Self::Sse)];
 }
@@ -320,7 +319,8 @@ pub enum Lifecycle {
     Lazy,
     /// With the manager, which does not wait for it. Calls do.
     Background,
-    /// As a lazy one, and it is stopped again once it had no call under way for so long: the next call starts it.
+    /// By the first call, like a lazy one; it is stopped again once it had no call under way for so long, and the next call
+    /// starts it.
     Idle(Duration),
 }
 
@@ -337,7 +337,7 @@ pub enum Scope {
     Client,
 }
 
-/// What happens to arguments that do not fit the schema of their tool.
+/// The treatment of arguments that do not fit the schema of their tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -352,16 +352,16 @@ pub enum ArgumentCheck {
     Off,
 }
 
-/// Which calls may be repeated after the server died under them. A lost call may have run.
+/// The calls that may be repeated after the server died under them. A lost call may have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryCalls {
     /// None, unless the request provably never left.
     #[default]
     Never,
-    /// Those of tools that the server calls read-only.
+    /// Calls of tools that the server calls read-only.
     ReadOnly,
-    /// Those of tools that the server calls read-only or idempotent.
+    /// Calls of tools that the server calls read-only or idempotent.
     Idempotent,
 }
 

@@ -25,7 +25,7 @@ pub enum TaskVariable {
     RunDir,
 }
 
-/// What the variables of one task stand for.
+/// The values of the variables of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskValues {
@@ -44,8 +44,8 @@ impl TaskVariable {
     pub const NAMES: [(&'static str, Self); 4] =
         [("task", Self::Task), ("task_dir", Self::TaskDir), ("run", Self::Run), ("run_dir", Self::RunDir)];
 
-    /// What stands for it in an argument, a variable or a path of a [`StdioConfig`]. It holds a NUL, so that it is part of
-    /// no real one, and stands for an absolute path where its value is one.
+    /// The text that stands for it in an argument, a variable or a path of a [`StdioConfig`]. It holds a NUL, so that it is
+    /// part of no real one, and is an absolute path where its value is one.
     pub fn placeholder(self) -> &'static str {
         match self {
             Self::Task => "\0task\0",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{error::ErrorCode, retry::Retry};
 
-/// What kind of failure a model request met.
+/// The kind of failure that a model request met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

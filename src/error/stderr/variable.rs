@@ -2,7 +2,7 @@
 
 use super::{between, has};
 
-/// What a server may miss that its words tell of in general only.
+/// The advice for a server whose words tell only in general that it misses something.
 pub(crate) const VARIABLES: &str =
     "a server gets only the variables of its `env` and of `inherit_env`: add the one that it needs there";
 

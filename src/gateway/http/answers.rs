@@ -68,7 +68,7 @@ pub(super) fn one(message: String, accepted: Accepted, budget: &Arc<Budget>) -> 
     answer.unwrap_or_else(|refused| refused)
 }
 
-/// Nothing but a status.
+/// An answer that is nothing but a status.
 pub(super) fn empty(status: StatusCode) -> Answer {
     let mut answer = Response::new(Full::default().boxed_unsync());
     *answer.status_mut() = status;
@@ -85,7 +85,7 @@ pub(super) fn refusal(status: StatusCode, code: i32, why: &str) -> Answer {
     refusal_of(status, &ErrorData::new(ErrorCode(code), why.to_owned(), None))
 }
 
-/// As [`refusal`].
+/// Refuses a request like [`refusal`], with an error that is complete already.
 pub(super) fn refusal_of(status: StatusCode, error: &ErrorData) -> Answer {
     json(status, format!("{{\"jsonrpc\":\"2.0\",\"error\":{}}}", json_rpc::raw(error)))
 }

@@ -66,12 +66,12 @@ impl Display for User {
     }
 }
 
-/// What is under way for an owner.
+/// An owner who sends requests, with the limits of their requests and the number of those under way.
 pub(super) struct Credential {
     pub(super) owner: Owner,
-    /// By which tasks of an owner are known.
+    /// Key by which the tasks of an owner are known.
     key: Option<Arc<str>>,
-    /// For logs and the page.
+    /// Name for logs and the page.
     pub(super) name: String,
     search: ToolSearch,
     /// Characters of a name at the endpoint of all servers.
@@ -86,11 +86,11 @@ pub(super) struct Credential {
 pub(super) struct Caller {
     pub(super) credential: Arc<Credential>,
     pub(super) tools: Arc<ToolAccess>,
-    /// How long what they were given counts yet. `None`: without end.
+    /// Time for which their token is still valid. `None`: without end.
     pub(super) left: Option<Duration>,
-    /// The scopes that they have, of those that mean something here.
+    /// The scopes of their token that mean something here.
     pub(super) scopes: Vec<String>,
-    /// What may be held for them.
+    /// Budget for the bytes that may be held for them.
     pub(super) budget: Arc<Budget>,
 }
 
@@ -219,7 +219,7 @@ pub(super) fn crowded() -> Answer {
 }
 
 impl Caller {
-    /// What they see of the servers, or of one.
+    /// The endpoint of all servers, or of one, as these callers see it.
     pub(super) fn endpoint(&self, only: Option<ServerName>) -> Endpoint {
         let Credential { key, search, max_name, max_in_flight, .. } = &*self.credential;
         let (tools, owner) = (self.tools.clone(), key.clone());
@@ -261,7 +261,7 @@ impl Users {
 /// Who holds something.
 type Holder = (Owner, Option<Peer>);
 
-/// What is held for each owner; where no token is needed, for each address.
+/// The budget of each owner; where no token is needed, of each address.
 pub(super) struct Budgets {
     all: Mutex<HashMap<Holder, Arc<Budget>>>,
     most: usize,

@@ -19,7 +19,7 @@ pub(super) struct Call {
     clock: Arc<LateClock>,
 }
 
-/// What came first.
+/// The beginning of the reply to a call.
 pub(super) enum First {
     /// The answer, and nothing before it.
     Answer(Handled),

@@ -54,10 +54,10 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
 impl Accepted {
-    /// What the `Accept` of a request says. One that says nothing accepts all.
+    /// Reads the `Accept` headers of a request. If they name nothing, both forms are accepted.
     ///
     /// # Errors
-    /// It accepts neither.
+    /// Neither form is accepted.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Answer> {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         let listed: Vec<&str> =

@@ -1,10 +1,10 @@
-//! What the page of the gateway shows, as JSON: the state of this moment, and what is new of the last calls and lines. It is made
-//! when it is asked for, from what is counted anyway.
+//! Data of the gateway's page, as JSON: the state of this moment, and the calls and lines that are new since the last look. It
+//! is made when it is asked for, from what is counted anyway.
 //!
-//! Who asks sees what its token lets it use: a token for some tools sees the servers that have them, calls of them, and its own
-//! clients. Counts of a server tell of all its tools, so that they are for those who see all of them. Its own words (stderr, log
-//! messages, parts of results that clients could not read) may tell of any client's arguments: they are for those who see all
-//! that any client sees. All words of servers and clients are bounded here.
+//! The page shows what its viewer's token lets it use: a token for some tools sees the servers that have them, calls of them,
+//! and its own clients. Counts of a server cover all its tools, so they are shown only to those who see all of them. A server's
+//! own words (stderr, log messages, parts of results that clients could not read) may tell of any client's arguments: they are
+//! shown only to those who see all that any client sees. All words of servers and clients are bounded here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,9 +37,9 @@ use crate::{
     tool::ServerName,
 };
 
-/// What processes use is looked up again after this time.
+/// Time after which the use of processes is looked up again.
 const FRESH: Duration = Duration::from_secs(2);
-/// Most of what is shown at once.
+/// The most calls, clients and lines that are shown at once.
 const MOST_CALLS: usize = 200;
 const MOST_CLIENTS: usize = 200;
 const MOST_LINES: usize = 500;
@@ -49,16 +49,16 @@ const TEXT: usize = 300;
 /// Causes of an error, and lines of stderr with it.
 const CAUSES: usize = 4;
 
-/// What processes use, by their ids, and when that was looked up.
+/// Resources that processes use: when they were looked up, the ids that were asked for, and the use of each.
 type Usage = Option<(Instant, Vec<u32>, Arc<HashMap<u32, ProcessUsage>>)>;
 
-/// For the page.
+/// State of the page that outlives one look at it.
 pub(super) struct LiveData {
     /// Tells this gateway from one before it at the same address, whose numbers mean something else.
     run: String,
     began: Instant,
     lines: Arc<ServerLines>,
-    /// What clients see at all.
+    /// Tools that clients can see at all.
     all: Arc<ToolAccess>,
     /// Held while it is looked up.
     usage: tokio::sync::Mutex<Usage>,
@@ -90,7 +90,7 @@ enum Sight {
 /// Who looks at the page.
 struct Viewer<'a> {
     owner: &'a Owner,
-    /// What it may use.
+    /// Tools that the viewer may use.
     tools: &'a ToolAccess,
     all: &'a ToolAccess,
     catalog: Arc<ToolCatalog>,
@@ -228,7 +228,7 @@ impl HttpState {
         lent
     }
 
-    /// What processes use, with their descendants; a moment old perhaps.
+    /// Resources that processes and their descendants use, at most [`FRESH`] old.
     async fn usage(&self, mut pids: Vec<u32>) -> Arc<HashMap<u32, ProcessUsage>> {
         pids.sort_unstable();
         let mut known = self.live.usage.lock().await;

@@ -39,7 +39,7 @@ pub(in crate::gateway) struct Protected {
     bases: Vec<String>,
     verifier: TokenVerifier,
     users: Users,
-    /// What each scope allows.
+    /// Rules for tools, each with the scope that grants it.
     rules: Vec<(String, ToolRule)>,
     limit: ToolRule,
     /// The tools of tokens, by the places of their scopes as bits. As many as there were different tokens.
@@ -50,7 +50,7 @@ pub(in crate::gateway) struct Protected {
 const MAX_SETS: usize = 256;
 
 impl Protected {
-    /// As `config` says, of a gateway that listens at `address`. `None`: no access tokens are taken.
+    /// Makes the check of access tokens for a gateway that listens at `address`. `None`: no access tokens are taken.
     pub(in crate::gateway) fn new(
         config: &GatewayConfig,
         address: SocketAddr,
@@ -180,7 +180,7 @@ impl Protected {
         paths.flat_map(at).collect()
     }
 
-    /// What a token needs that has not all required scopes.
+    /// The scopes that a token needs if it lacks required ones. `None`: it lacks none.
     fn missing(&self, token: &AccessToken) -> Option<Vec<String>> {
         let required = &self.oauth.required_scopes;
         let whole = required.iter().all(|scope| token.scopes.contains(scope));

@@ -16,7 +16,7 @@ use crate::gateway::{Budget, budget::HeldText, client::lock};
 const MAX_KEPT: usize = 2 << 20;
 /// Bytes of answers that wait for a client. One that asks for so much and does not read is given up.
 const MAX_ANSWERS: usize = 64 << 20;
-/// What an event takes besides its text.
+/// Bytes that are counted for an event besides its text.
 const OF_EVENT: usize = 128;
 /// Ended streams that are kept.
 const MAX_ENDED: usize = 64;
@@ -32,7 +32,7 @@ pub(super) struct ReplayLog {
     // Held for a look or a change, never across an await.
     streams: Mutex<Streams>,
     changed: Notify,
-    /// In which its events count, until they are dropped and sent.
+    /// Budget for which its events count, until they are dropped and sent.
     budget: Arc<Budget>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct EventId {
 }
 
 impl EventId {
-    /// What a client gives as the last event that it has.
+    /// The id of one event in one stream.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (stream, number) = text.split_once('-')?;
         Some(Self { stream: stream.parse().ok()?, number: number.parse().ok()? })
@@ -77,7 +77,7 @@ pub(super) struct StreamReader {
 }
 
 impl ReplayLog {
-    /// Of a session whose owner has this budget.
+    /// Starts the log of a session whose owner has this budget.
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
         Self { budget: budget.clone(), ..Self::default() }
     }
@@ -136,7 +136,7 @@ impl ReplayLog {
         Some(StreamReader { at, reader })
     }
 
-    /// As [`ReplayLog::read`], from the beginning.
+    /// Reads a stream like [`ReplayLog::read`], from its beginning.
     pub(super) fn read_all(&self, stream: u64) -> Option<StreamReader> {
         self.read(EventId { stream, number: 0 })
     }
@@ -230,7 +230,7 @@ impl Streams {
         }
     }
 
-    /// What there is for a reader now. The outer `None`: there will be nothing.
+    /// The bytes that a reader can be sent now. The inner `None`: nothing yet; the outer one: there will be nothing.
     #[expect(clippy::option_option, reason = "nothing now, or nothing ever")]
     fn part(&mut self, reader: &mut StreamReader) -> Option<Option<Bytes>> {
         let stream = self.all.get_mut(&reader.at.stream)?;

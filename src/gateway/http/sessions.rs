@@ -1,4 +1,4 @@
-//! What lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
+//! State that lives on between requests: sessions of the old era, and the clients that stand for the callers of the new one.
 
 use std::{
     cmp::Reverse,
@@ -37,7 +37,7 @@ pub(super) struct HttpSession {
     // Tasks end with the session.
     tasks: Mutex<JoinSet<()>>,
     _counted: CountedSession,
-    /// What it takes of its owner's budget.
+    /// Bytes that the session holds of its owner's budget.
     _held: Held,
 }
 
@@ -102,7 +102,7 @@ impl HttpSession {
         (self.usage.open.load(Relaxed) == 0).then(|| lock(&self.usage.since).elapsed())
     }
 
-    /// Since when it has not ended anything that was asked.
+    /// Time since which none of its requests or streams has ended.
     fn since(&self) -> Instant {
         *lock(&self.usage.since)
     }

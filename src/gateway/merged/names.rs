@@ -26,7 +26,7 @@ struct Names {
     resources: HashMap<String, (ServerName, String)>,
     /// The text before the first variable of a template, and its server; the first that was known comes first.
     templates: IndexSet<(String, ServerName)>,
-    /// What they take.
+    /// Bytes that the names hold of the client's budget.
     held: Option<Held>,
 }
 
@@ -169,7 +169,7 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-/// What [`encoded`] was made of.
+/// Decodes what [`encoded`] made. `None`: it is no such text.
 pub(super) fn decoded(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();

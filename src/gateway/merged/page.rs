@@ -14,11 +14,11 @@ use crate::{
     json_rpc::RawObject,
 };
 
-/// What is known of the list of one server so far.
+/// The part of one server's list that has been read so far.
 #[derive(Default)]
 pub(super) struct Listed {
     pub(super) items: Vec<RawObject>,
-    /// What was wrong with them.
+    /// Faults of the items, in words.
     pub(super) lines: Vec<String>,
     /// Items that were looked at.
     looked_at: usize,

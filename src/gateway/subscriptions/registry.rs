@@ -1,4 +1,4 @@
-//! What is watched, by servers and by clients.
+//! The resources that are watched, by server and by client.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,11 +11,11 @@ use crate::{
 #[derive(Default)]
 pub(super) struct All {
     pub(super) servers: HashMap<Upstream, Watched>,
-    /// What each client watches, by the names by which it knows it.
+    /// Resources that each client watches, by the client's names of them.
     pub(super) clients: HashMap<u64, HashMap<String, Named>>,
 }
 
-/// What a client watches by one name.
+/// Resources that a client watches by one name.
 #[derive(Default)]
 pub(super) struct Named {
     /// Its requests that listen to it.
@@ -94,7 +94,7 @@ impl All {
         }
     }
 
-    /// What stands for nothing any more is not kept.
+    /// Removes the entry of a name that nothing stands for any more.
     pub(super) fn tidy(&mut self, client: u64, name: &str) {
         let Some(names) = self.clients.get_mut(&client) else { return };
         if names.get(name).is_some_and(|named| named.at.is_empty() && named.listeners == 0) {

@@ -22,7 +22,7 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
-    /// By its name in RFC 7518, RFC 8037 and RFC 9864.
+    /// Finds an algorithm by its name in RFC 7518, RFC 8037 and RFC 9864.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "RS256" => Some(Self::Rs256),

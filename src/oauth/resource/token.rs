@@ -20,7 +20,7 @@ pub(super) struct SignedToken<'t> {
     pub(super) header: Header,
     pub(super) algorithm: Algorithm,
     pub(super) claims: Claims,
-    /// What is signed.
+    /// The part of the token that is signed.
     pub(super) message: &'t [u8],
     pub(super) signature: Vec<u8>,
 }
@@ -97,7 +97,7 @@ impl<'t> SignedToken<'t> {
 }
 
 impl Claims {
-    /// What they say.
+    /// Reads the claims.
     ///
     /// # Errors
     /// A claim is missing that every access token has, or demands what we cannot do.

@@ -18,7 +18,7 @@ use crate::{
 
 /// How long a start keeps its slot where it cannot be seen what it does.
 const UNSEEN: Duration = Duration::from_secs(1);
-/// From the creation of a process to the first look at it, and from a look that saw it wait to the next one.
+/// Time from the creation of a process to the first look at it, and from a look that saw it wait to the next one.
 const SOON: Duration = Duration::from_millis(1);
 /// Greatest wait between two looks at a server that works: a look costs some 50 us.
 const LATE: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ const YOUNG: Duration = Duration::from_millis(10);
 /// The turn of one start, if it needs any.
 pub(in crate::start) struct HeldTurn {
     turns: Turns,
-    /// What earlier starts took.
+    /// The time that the start is expected to take, by earlier starts.
     expected: Option<Duration>,
     held: Mutex<HeldSlot>,
     changed: Notify,

@@ -10,7 +10,7 @@ const LONGEST: usize = 256;
 const LONGEST_IN_BRACKETS: usize = 16;
 /// The end of the mark of a channel.
 const MESSAGE: &str = "<|message|>";
-/// What Granite begins its thoughts with, and its answer.
+/// Sentences with which Granite begins its thoughts, and its answer.
 const THOUGHTS: [&str; 2] = ["Here is my thought process:", "Here's my thought process:"];
 const RESPONSE: [&str; 2] = ["Here is my response:", "Here's my response:"];
 /// Harmony without its marks.
@@ -27,7 +27,7 @@ pub(crate) enum Part<'a> {
     Said(&'a str),
     /// It is thought.
     Thought(&'a str),
-    /// What was said so far is void: it was thought, and is told as such now.
+    /// All that was said so far is void: it was thought, and is told as such now.
     Void,
 }
 
@@ -35,13 +35,13 @@ pub(crate) enum Part<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
     state: State,
-    /// What may be a part of a mark.
+    /// Text that may be a part of a mark.
     held: String,
-    /// A mark was there.
+    /// Whether there was a mark.
     any: bool,
-    /// What is said since the last mark.
+    /// Text that was said since the last mark.
     said: String,
-    /// How many ends of thoughts were in it.
+    /// Number of ends of thoughts in `said`.
     ends: u32,
 }
 
@@ -59,7 +59,7 @@ enum State {
     SaysOn,
 }
 
-/// What a text begins with.
+/// The beginning of a text.
 enum Beginning {
     /// A mark of so many bytes.
     Mark(Mark, usize),
@@ -251,7 +251,7 @@ impl Opening {
     }
 }
 
-/// What `text` begins with; `is_whole`: nothing follows it.
+/// Classifies the beginning of `text`; `is_whole`: nothing follows it.
 fn beginning(text: &str, is_whole: bool) -> Beginning {
     let Some(first) = text.chars().next() else {
         return if is_whole { Beginning::Text } else { Beginning::Maybe };
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::text::thoughts::{Split, split};
 
-    /// What is said and thought in pieces, and how many pieces were said.
+    /// The texts that are said and thought in pieces, and how many pieces were said.
     fn read<'a>(pieces: impl IntoIterator<Item = &'a str>) -> (String, String, usize) {
         let (mut said, mut thought, mut parts) = (String::new(), String::new(), 0);
         let mut opening = Opening::default();

@@ -1,6 +1,6 @@
 //! The keywords of JSON Schema, and what each may be.
 
-/// What a keyword may be.
+/// The form that the value of a keyword must have.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Schema,
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Texts,
     /// Lists of texts, by names.
     NamedTexts,
-    /// As before, or schemas.
+    /// Lists of texts or schemas, by names.
     Dependencies,
     Number,
     Positive,
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     /// The name of a place.
     Anchor,
     Id,
-    /// Of an object of anything.
+    /// An object with any members.
     Object,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn kind(keyword: &str) -> Option<Kind> {
     })
 }
 
-/// What a keyword of this kind must be, in words.
+/// The form that a keyword of this kind must have, in words.
 pub(super) fn wanted(kind: Kind) -> &'static str {
     match kind {
         Kind::Schema => "a schema",

@@ -1,4 +1,4 @@
-//! What is no JSON Schema becomes one, and what is one stays as it is.
+//! Tests that what is no JSON Schema becomes one, and that what is one stays as it is.
 
 use super::*;
 

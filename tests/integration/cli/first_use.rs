@@ -158,7 +158,7 @@ fn logs_show_the_last_lines_and_follow() {
     follower.wait().unwrap();
 }
 
-/// What npm 11 prints for a package that does not exist.
+/// Output of npm 11 for a package that does not exist.
 const NPM: &str = "npm error code E404\n\
     npm error 404 Not Found - GET https://registry.npmjs.org/@scope%2fserver-zzz\n\
     npm error 404\n\

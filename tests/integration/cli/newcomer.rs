@@ -1,5 +1,5 @@
-//! What people try first: files of other programs where a servers.toml is expected, names of commands of other programs, commands
-//! without what can be known.
+//! First attempts of new users: files of other programs where a servers.toml is expected, names of commands of other programs,
+//! commands without arguments that can be found out.
 
 use std::{
     fs::File,

@@ -101,7 +101,7 @@ impl Drop for Up {
     }
 }
 
-/// As editors do: another file takes the place of the old one.
+/// Writes a file as editors do: another file takes the place of the old one.
 fn write(folder: &Path, name: &str, text: &str) {
     let text = text.replace("FIXTURE", &format!("{FIXTURE:?}"));
     let aside = folder.join(format!("{name}.tmp"));

@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// As `ask`; the answer comes without any progress before it.
+    /// Asks like `ask`, and expects no progress before the answer.
     fn ask_quietly(&mut self, method: &str, params: &Value) -> Value {
         self.request(method, params);
         loop {

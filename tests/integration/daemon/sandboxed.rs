@@ -21,7 +21,7 @@ fn server(name: &str, script: &str, rest: &str) -> String {
     )
 }
 
-/// What a script has written, once it has.
+/// Waits until a script has written its last line, and returns all that it has written.
 fn said(path: &Path) -> String {
     wait_for("the script", || fs::read_to_string(path).is_ok_and(|text| text.ends_with("done\n")));
     fs::read_to_string(path).unwrap()

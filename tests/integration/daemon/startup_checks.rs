@@ -1,4 +1,4 @@
-//! What `up -d` refuses before it starts a daemon, or because one runs.
+//! Refusals of `up -d`: before it starts a daemon, or because one runs.
 
 use super::{Crib, FIXTURE};
 use crate::support::program::{code, err};

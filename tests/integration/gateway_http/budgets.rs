@@ -1,4 +1,4 @@
-//! What is held for an owner: more than its budget is refused, in words, and others go on.
+//! Budgets of owners: more than a budget is refused, in words, and others go on.
 
 use super::*;
 

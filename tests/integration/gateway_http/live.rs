@@ -1,4 +1,4 @@
-//! What the page of the gateway gets to show: `/live`.
+//! Data that the page of the gateway gets to show: `/live`.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ restart = { backoff = "300ms..1s", max = 1000 }
 "#;
 const RICH: &str = "[servers.rich]\ncommand = FIXTURE\nargs = [\"rich\"]\n";
 
-/// As [`TALKS`], with the path of the fixture.
+/// The configuration [`TALKS`], with the path of the fixture.
 pub(super) fn talks() -> String {
     TALKS.replace("FIXTURE", crate::support::FIXTURE)
 }

@@ -96,7 +96,8 @@ async fn scopes_say_which_tools_may_be_used() {
     assert_eq!(step.status, 200, "the session goes on with more");
 }
 
-/// What a search finds and another scope would allow is answered as a call by its own name is.
+/// Checks that a call of a tool that a search found, and that another scope would allow, is answered like a call by its own
+/// name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_was_found_asks_for_its_scope() {
     let realm = Realm::new(&format!("{SCOPES}[gateway]\nsearch = true\n")).await;
@@ -227,7 +228,7 @@ async fn a_client_gets_more_scopes_when_it_needs_them() {
     manager.shutdown().await;
 }
 
-/// What the gateway logs of tokens, right and wrong, and what it sends to a server behind it.
+/// Checks what the gateway logs of tokens, right and wrong, and what it sends to a server behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_in_no_log_and_reach_no_server() {
     let signer = Arc::new(Signer::new("one", "ES256"));

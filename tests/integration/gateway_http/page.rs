@@ -6,7 +6,7 @@ use super::{
 };
 use crate::support::browser::Tab;
 
-/// What is too wide, the colour of the paper, what the page says of itself.
+/// Expressions for the pixels by which the page is too wide, and for the colour of the paper.
 const WIDE: &str = "Math.max(0, document.scrollingElement.scrollWidth - innerWidth)";
 const PAPER: &str = "getComputedStyle(document.body).backgroundColor";
 /// Words that would do something if they became part of a page, and others that are wide, tall or run backwards.

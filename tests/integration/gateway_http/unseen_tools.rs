@@ -55,7 +55,7 @@ impl Gate {
     }
 }
 
-/// What is said, without the name that was asked for.
+/// The message of a refusal, without the name that was asked for.
 fn words(reply: &Reply, name: &str) -> String {
     assert_eq!(reply.answer()["error"]["code"], -32602, "{reply:?}");
     reply.answer()["error"]["message"].as_str().unwrap().replace(name, "NAME")

@@ -1,4 +1,5 @@
-//! What a shared server says without a name goes to one owner while no other one has, or had lately, a request there.
+//! Messages of a shared server that name no request: they go to one owner while no other one has, or had lately, a request
+//! there.
 
 use super::{
     tasks::{Party, SERVERS, question, tool},

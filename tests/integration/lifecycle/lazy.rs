@@ -20,7 +20,7 @@ use crate::{
     support::{Lab, call, say, signal, wait_for, within},
 };
 
-/// What is remembered between the starts of one test.
+/// State that is remembered between the starts of one test.
 struct Bench {
     lab: Lab,
     events: Arc<Mutex<Vec<ServerEvent>>>,
@@ -65,7 +65,7 @@ impl Bench {
         self.lab.lines("spawns").len()
     }
 
-    /// What the starts of servers since then came to.
+    /// Servers that became ready after `teach`.
     fn ready(&self) -> Vec<ReadyServer> {
         let events = self.events.lock().unwrap();
         let ready = events.iter().filter_map(|event| match event {
@@ -87,7 +87,7 @@ fn shown(tools: &Toolbox) -> String {
     serde_json::Value::Array(entries).to_string()
 }
 
-/// What is done to start a server faster must not make it another one than the one that is remembered.
+/// Checks that what is done to start a server faster does not make it another one than the one that is remembered.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_servers_and_runner_servers_are_cached_too() {
     let fixture = crate::support::FIXTURE;

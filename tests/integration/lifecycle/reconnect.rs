@@ -29,7 +29,7 @@ async fn die(tools: &Toolbox) -> Error {
     say(tools, "one", "die").await.unwrap_err()
 }
 
-/// What the `effect`s wrote: number to the pids that ran it.
+/// Lines that the `effect`s wrote: by number, the pids that ran it.
 fn effects(lab: &Lab) -> BTreeMap<u64, Vec<String>> {
     let mut effects = BTreeMap::<u64, Vec<String>>::new();
     for line in lab.lines("count") {

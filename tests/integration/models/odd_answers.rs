@@ -1,4 +1,4 @@
-//! What model servers really send: limits of retries with one request under way, broken calls in a conversation,
+//! Oddities that model servers really send: limits of retries with one request under way, broken calls in a conversation,
 //! thoughts in an answer, errors inside a good status, and schemas that APIs refuse.
 
 use std::time::{Duration, Instant};

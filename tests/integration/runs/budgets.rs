@@ -1,4 +1,4 @@
-//! What a run costs, and budgets that end it.
+//! Costs of a run, and budgets that end it.
 
 use std::fs;
 

@@ -75,7 +75,7 @@ fn ran(command: &mut Command) -> String {
     out(&output)
 }
 
-/// What the tools of `format` find in an export.
+/// Reads an export with the tools of `format`, and returns what they find.
 pub(super) fn read(format: &str, path: &Path) -> Value {
     let mut command = Command::new(readers().join("venv/bin/python"));
     serde_json::from_str(&ran(command.arg(readers().join("read.py")).arg(format).arg(path))).unwrap()
@@ -313,7 +313,7 @@ fn an_export_is_private_and_replaces_only_its_own_file() {
     assert!(code(&output) == 2 && err(&output).contains("neither a run in runs"), "{}", err(&output));
 }
 
-/// What was under way when the run was killed is told as unfinished.
+/// Checks that what was under way when the run was killed is told as unfinished.
 #[test]
 fn a_killed_run_is_exported_as_far_as_it_came() {
     let (bench, run) = bench();

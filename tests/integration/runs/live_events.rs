@@ -34,7 +34,7 @@ use crate::{
 /// How long an event may take to come.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the server does with the n-th request, from 0: parts of a stream, each sent when the test lets it, or a status.
+/// The server's answer to the n-th request, from 0: parts of a stream, each sent when the test lets it, or a status.
 type Script = Vec<Result<Vec<Value>, u16>>;
 
 struct Served {

@@ -149,7 +149,7 @@ fn a_run_that_others_can_write_to_is_not_continued() {
     assert!(code(&done) == 0 && err(&done).contains("Resuming"), "{}", err(&done));
 }
 
-/// As if the run had been interrupted after its first task. The id of the run.
+/// Makes a run look as if it had been interrupted after its first task; returns its id.
 fn interrupted(run: &Path, change: impl FnOnce(&mut serde_json::Value)) -> String {
     let file = run.join("run.json");
     let mut about: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();

@@ -38,7 +38,7 @@ use crate::{
 
 const DOCUMENT: &str = include_str!("../../../docs/tracing.md");
 
-/// What nothing may show.
+/// Texts that nothing may show.
 pub(crate) const PRIVATE: [&str; 4] = ["private-argument", "private-prompt", "private-answer", "private-key"];
 
 /// Fields that these actions do not set: of servers behind a URL, and of refusals. How long a retry waits is known

@@ -24,7 +24,7 @@ use crate::{
     support::{Lab, manager, object, say},
 };
 
-/// What a flood begins with, and what it is made of.
+/// The beginning of each flood, and the piece that it repeats.
 const FLOODS: [(&str, &str); 3] = [
     ("", "HTTP/1.1 100 Continue\r\n\r\n"),
     ("", "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"),

@@ -127,7 +127,7 @@ async fn a_failed_call_says_why_and_the_next_one_works() {
     futures_util::future::join_all(cases).await;
 }
 
-/// What a call survives. The third call is made after the fault.
+/// Faults that a call survives. The third call is made after the fault.
 const HARMLESS: &[&str] = &[
     "",
     "era=2026-07-28",

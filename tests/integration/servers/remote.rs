@@ -106,7 +106,7 @@ type Accepted = Box<dyn FnMut(&mut TcpStream) + Send>;
 /// The clients' ends of all connections that had a request.
 type Known = Arc<Mutex<HashSet<SocketAddr>>>;
 
-/// As a server without TCP_NODELAY does it: each request but the first one on a connection is answered late.
+/// Answers like a server without TCP_NODELAY: each request but the first one on a connection is answered late.
 async fn late_when_kept(
     State(known): State<Known>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -120,7 +120,7 @@ async fn late_when_kept(
     next.run(request).await
 }
 
-/// As [`serve`], with a count of the connections that were made; on kept ones it may answer late.
+/// Serves like [`serve`], with a count of the connections that were made; on kept ones it may answer late.
 async fn serve_counted(legacy_only: bool, stalls: bool) -> (String, Arc<AtomicUsize>) {
     let sessions = Arc::new(LocalSessionManager::default());
     let config = StreamableHttpServerConfig::default();

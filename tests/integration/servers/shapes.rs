@@ -1,5 +1,4 @@
-//! What servers really send: odd leaves in the answers to `initialize`, in lists, results and errors. Each costs itself
-//! alone.
+//! Odd leaves that servers really send: in the answers to `initialize`, in lists, results and errors. Each costs itself alone.
 
 use serde_json::json;
 use toolcrib::{Config, Error, Manager, error::Phase};

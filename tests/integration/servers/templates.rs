@@ -1,4 +1,4 @@
-//! What users see of templates: servers in Python that share a slow import, started by the built program.
+//! Templates as users see them: servers in Python that share a slow import, started by the built program.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What every server imports. It takes a while, and no CPU time.
+/// The module that every server imports. It takes a while, and no CPU time.
 const SHARED: &str = "import time\ntime.sleep(1.5)\n";
 const SERVER: &str = r#"
 import gc, json, sys

@@ -43,7 +43,7 @@ pub(crate) struct Behavior {
     pub(crate) metadata_at: &'static str,
     /// The path of the issuer.
     pub(crate) issuer: &'static str,
-    /// What the metadata of the authorization server have in addition, or instead.
+    /// Members that the metadata of the authorization server have in addition, or instead.
     pub(crate) metadata: Value,
     pub(crate) resource: Value,
     /// `iss` in answers; empty: none.
@@ -56,7 +56,7 @@ pub(crate) struct Behavior {
     pub(crate) call_scope: &'static str,
     pub(crate) expires_in: Option<u64>,
     pub(crate) refreshes: bool,
-    /// What all secrets begin with.
+    /// The beginning of all secrets.
     pub(crate) secret: &'static str,
     /// Whether a tool says which token it was called with.
     pub(crate) leaks: bool,
@@ -93,7 +93,7 @@ impl Default for Behavior {
     }
 }
 
-/// What it has given away, and what it was asked.
+/// Codes and tokens that it has given away, and requests that it got.
 #[derive(Default)]
 pub(crate) struct Records {
     /// Method and path of each request with the fields of its form or query.

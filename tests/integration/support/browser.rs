@@ -178,7 +178,7 @@ impl Tab {
     }
 }
 
-/// What a page says of itself in a browser that was started with `arguments`: a value of [`PROBE`] by its name.
+/// Loads a page in a browser that is started with `arguments`; returns the values of [`PROBE`] by their names.
 pub(crate) fn probed(bench: &Bench, page: &str, arguments: &[&str]) -> impl Fn(&str) -> String + use<> {
     bench.file("probed.html", &page.replace("</body>", PROBE));
     let (dom, _) = shown(&bench.0.path().join("probed.html"), arguments, "");

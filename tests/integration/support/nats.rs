@@ -112,7 +112,7 @@ impl NatsServer {
         process.wait().unwrap();
     }
 
-    /// What `toolcrib worker --store` takes.
+    /// The address for `toolcrib worker --store`.
     pub(crate) fn url(&self) -> String {
         format!("nats://{}@127.0.0.1:{}", self.token, self.port)
     }

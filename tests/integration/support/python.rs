@@ -127,7 +127,7 @@ pub(crate) async fn forked(manager: &Manager, tool: &str) -> (Loan, Vec<Value>) 
     }
 }
 
-/// What `tool` of each server says.
+/// Calls `tool` of each server, and returns the answers.
 pub(crate) async fn ask(loan: &Loan, tool: &str) -> Vec<Value> {
     let tools = loan.toolbox();
     let names: Vec<_> = tools.status().into_iter().map(|row| row.name).collect();

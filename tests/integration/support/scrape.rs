@@ -1,4 +1,4 @@
-//! What a process serves to Prometheus, and the judgement of promtool on it.
+//! Metrics that a process serves to Prometheus, and the judgement of promtool on them.
 
 use std::{
     io::{Read as _, Write as _},

@@ -32,7 +32,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// What a right token says.
+/// Claims of a valid token.
 pub(crate) fn claims(issuer: &str, audience: &str) -> Value {
     json!({
         "iss": issuer, "sub": "user-1", "aud": audience, "client_id": "client-1", "iat": now(), "exp": now() + 3600,
@@ -109,7 +109,7 @@ impl Signer {
         format!("{message}.{}", encoded(signature))
     }
 
-    /// What somebody could take for a secret: the public half.
+    /// The public half of the key, which somebody could take for a secret.
     pub(crate) fn public_bytes(&self) -> Vec<u8> {
         match &self.key {
             Key::Rsa(key) => key.public().as_ref().to_vec(),

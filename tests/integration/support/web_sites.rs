@@ -39,7 +39,7 @@ impl Asked {
 
 /// Serves until it is dropped.
 pub(crate) struct Site {
-    /// Without a slash at its end.
+    /// The address without a slash at its end.
     pub(crate) url: String,
     accepted: Arc<AtomicUsize>,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -87,7 +87,7 @@ impl Site {
         self.asked.lock().unwrap().clone()
     }
 
-    /// What was asked for, in order.
+    /// Targets of all requests so far, in order.
     pub(crate) fn targets(&self) -> Vec<String> {
         self.asked().into_iter().map(|asked| asked.target).collect()
     }

@@ -1,4 +1,4 @@
-//! What `toolcrib doctor --store` says of NATS servers.
+//! Findings of `toolcrib doctor --store` about NATS servers.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

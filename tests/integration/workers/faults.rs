@@ -254,7 +254,7 @@ async fn a_killed_leader_of_three_stores_loses_nothing() {
     }
 }
 
-/// Which of the servers leads the stream of journals.
+/// Finds the server that leads the stream of journals.
 fn leader(servers: &[NatsServer]) -> usize {
     let mut leader = None;
     wait_for("a leader", || {

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 impl Fleet {
-    /// What `ps --json` says of the store.
+    /// The output of `ps --json` for the store.
     pub(super) fn ps(&self) -> Value {
         let done = self.bench.run(&["ps", "--json", "--store", &self.nats[0].url()]);
         assert_eq!(code(&done), 0, "{}", err(&done));

@@ -1,4 +1,4 @@
-//! What is submitted, claimed, handed back and collected.
+//! Tasks that are submitted, claimed, handed back and collected.
 
 use std::{fs, time::Duration};
 

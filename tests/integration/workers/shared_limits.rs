@@ -44,7 +44,7 @@ impl Shared {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().into()
     }
 
-    /// What each worker claims of the requests at once, in order.
+    /// Requests at once that each worker claims, sorted.
     fn claims(&self) -> Vec<u64> {
         let done = self.run(&["ps", "--json"]);
         assert_eq!(code(&done), 0, "{}", err(&done));

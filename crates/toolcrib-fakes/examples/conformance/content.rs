@@ -1,4 +1,4 @@
-//! What the fixture lists and gives, from `content.json`, and the pages of its lists.
+//! Items that the fixture lists and gives, from `content.json`, and the pages of its lists.
 
 use std::{collections::HashMap, sync::LazyLock};
 

@@ -44,12 +44,12 @@ const FRESH_FOR: u64 = 60_000;
 #[derive(Clone)]
 pub(crate) struct Fixture {
     pub(crate) shared: Arc<Shared>,
-    /// Of a session.
+    /// Resources that a session has subscribed to.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     log_level: Arc<Mutex<LoggingLevel>>,
 }
 
-/// What all sessions share.
+/// State that all sessions share.
 pub(crate) struct Shared {
     pub(crate) era: Era,
     /// Entries on a page of a list.
@@ -74,7 +74,7 @@ impl Drop for CountedCall<'_> {
     }
 }
 
-/// What subscribers are told.
+/// A change that subscribers are told of.
 pub(crate) enum Change {
     Tools,
     Prompts,

@@ -289,7 +289,7 @@ fn sampled<'a>(answers: &'a InputResponses, question: &str) -> &'a str {
     text.and_then(Value::as_str).unwrap_or("no text")
 }
 
-/// What the user chose to do, and the form as it was filled in.
+/// The user's choice, and the form as it was filled in, in words.
 fn outcome(what: &str, answers: &InputResponses) -> String {
     let answer = answers.values().next();
     let part = |name: &str| answer.and_then(|answer| answer.get(name));

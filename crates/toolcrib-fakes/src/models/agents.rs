@@ -17,13 +17,13 @@ use super::{Reply, Server};
 /// second for an answer.
 const TOKENS: u32 = 32;
 const STEP: Duration = Duration::from_micros(15_625);
-/// What every further request adds to a step: with four of them an answer takes 1.5 times as long, as the project
-/// that this copies says of its engine.
+/// The part of a step that every further request adds to it: with four of them an answer takes 1.5 times as long, as the
+/// project that this copies says of its engine.
 const EACH: f64 = 0.5 / 3.0;
 
 /// How long answers take.
 pub enum Service {
-    /// As dealt: by step, then by agent.
+    /// Times as dealt: by step, then by agent.
     Dealt(Vec<Vec<Duration>>),
     /// Each token of all running requests in one go, which takes longer the more there are.
     Engine,
@@ -37,7 +37,7 @@ pub struct Model {
     prompts: Prompts,
 }
 
-/// What arrived.
+/// Requests and connections that arrived.
 pub struct Seen {
     /// Prompts by step and agent.
     pub prompts: BTreeMap<(usize, usize), usize>,
@@ -91,7 +91,7 @@ impl Model {
         self.server.url()
     }
 
-    /// What it saw.
+    /// Requests and connections that the model has seen so far.
     pub fn seen(&self) -> Seen {
         let seen = self.server.seen();
         Seen {

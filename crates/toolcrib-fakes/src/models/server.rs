@@ -21,11 +21,11 @@ use super::{Head, Loopback, request};
 
 /// One request, as the scene sees it.
 pub struct Arrival {
-    /// From 0, in the order of arrival.
+    /// Number of the request, from 0, in the order of arrival.
     pub number: usize,
-    /// With this one.
+    /// Requests in flight, this one included.
     pub in_flight: usize,
-    /// Since the server began.
+    /// Time since the server began.
     pub at: Duration,
     /// The first message of the request, which names it.
     pub who: String,
@@ -37,7 +37,7 @@ pub struct Arrival {
     pub body: Value,
 }
 
-/// What is answered, and after what time.
+/// An answer, and the time after which it is given.
 #[must_use]
 pub struct Reply {
     status: u16,
@@ -51,7 +51,7 @@ pub struct Reply {
 /// How an answer ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// As it should.
+    /// The answer ends as it should.
     Whole,
     /// The connection is closed in the middle of the body.
     Cut,
@@ -99,18 +99,18 @@ impl Reply {
         Self { end: End::Raw, ..Self::text(0, bytes) }
     }
 
-    /// With this header; without one `content-type` is that of JSON.
+    /// Adds this header; without one `content-type` is that of JSON.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// After this time.
+    /// Gives the answer after this time.
     pub fn after(self, after: Duration) -> Self {
         Self { after, ..self }
     }
 
-    /// Not before this is done.
+    /// Gives the answer once `ready` is done.
     pub fn once(self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { ready: Some(Box::pin(ready)), ..self }
     }
@@ -157,7 +157,7 @@ pub struct Server {
     clock: mpsc::UnboundedSender<oneshot::Sender<Duration>>,
 }
 
-/// What arrived so far.
+/// Requests and connections that arrived so far.
 #[derive(Clone, Default)]
 pub struct Seen {
     /// Who asked, and when.
@@ -173,7 +173,7 @@ pub struct Seen {
     pub times: HashMap<String, u32>,
 }
 
-/// What a connection needs.
+/// State that a connection needs.
 #[derive(Clone)]
 struct Desk {
     scene: Arc<Scene>,
@@ -201,7 +201,7 @@ impl Server {
     /// The same with work that goes on in the thread of the server.
     ///
     /// # Errors
-    /// As those of [`Server::start`].
+    /// The errors of [`Server::start`].
     pub fn start_beside(
         scene: impl Fn(&Arrival) -> Reply + Send + Sync + 'static,
         work: impl Future<Output = ()> + Send + 'static,
@@ -220,7 +220,7 @@ impl Server {
         &self.server.url
     }
 
-    /// What arrived so far.
+    /// Requests and connections that arrived so far.
     pub fn seen(&self) -> Seen {
         lock(&self.seen).clone()
     }

@@ -23,7 +23,7 @@ const BATCH: usize = 64 << 10;
 
 /// Longest text of the tool `text`, in bytes: its message stays below the longest one that a client reads.
 pub const MAX_TEXT: usize = 8 << 20;
-/// What that text repeats, as it stands in JSON: a line of a source file with its line feed.
+/// The line that this text repeats, as it stands in JSON: of a source file, with its line feed.
 const LINE: &str = "    let answers = requests.iter().map(|request| client.send(request)).collect();\\n";
 /// Its length once it is decoded.
 const LINE_BYTES: usize = LINE.len() - 1;

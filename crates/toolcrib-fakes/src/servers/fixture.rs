@@ -25,7 +25,7 @@ mod astray;
 mod rich;
 mod tools;
 
-/// What the arguments ask for.
+/// Behaviour that the arguments ask for.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is one flag")]
 struct Flags {
@@ -57,7 +57,7 @@ struct Flags {
     astray: bool,
     /// Is lost by its client at random.
     mayhem: bool,
-    /// For how long a list is good, in milliseconds.
+    /// Time for which a list is good, in milliseconds.
     ttl: u64,
     /// Where side effects are written.
     count: Option<String>,
@@ -65,7 +65,7 @@ struct Flags {
     rich: bool,
     /// Acknowledges subscriptions when a tool is called for it.
     held: bool,
-    /// What differs between servers that have everything.
+    /// Options of servers that have everything.
     rich_options: rich::Options,
 }
 

@@ -17,7 +17,7 @@ pub const TEXTS: [&str; 3] = ["first text", "text of a file", "last text"];
 /// The error message of the tool `fails`.
 pub const REASON: &str = "the quota is used up";
 
-/// Which answer of a server is odd.
+/// The answer of a server that is odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// That to `initialize`.

@@ -43,7 +43,7 @@ pub const BEATS: &str = "beats";
 #[derive(Parser)]
 #[command(name = "toolcrib-fakes stubborn", no_binary_name = true)]
 struct Stubborn {
-    /// What is hard about it.
+    /// The behaviour that makes it hard to end.
     behaviour: Behaviour,
     /// Put into the environment of every process, which the client may have filtered.
     #[arg(long)]
@@ -118,7 +118,8 @@ impl Stubborn {
         }
     }
 
-    /// What a process shows in `/proc` is the environment that it was started with.
+    /// Executes this program again with the mark in its environment: `/proc` shows the environment that a process was started
+    /// with.
     fn start_again_marked(&self) -> io::Error {
         let again = std::env::current_exe().map(|program| {
             let mut command = if self.behaviour.wrapped() {

@@ -248,7 +248,7 @@ impl LineReader {
         Poll::Ready(true)
     }
 
-    /// Like [`LineReader::poll_more`] for a long line: reads directly into the line's memory.
+    /// Reads like [`LineReader::poll_more`], but directly into the memory of a long line.
     fn poll_long(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let before = self.line.len();
         self.line.reserve(LONG_READ);

@@ -39,7 +39,7 @@ fn folders(path: &str) -> String {
     format!("{number} ({}{rest})", first.join(", "))
 }
 
-/// Like [`program_path`], and checks that the program and the working directory exist.
+/// Finds the program like [`program_path`], and checks that it and the working directory exist.
 fn check(spec: &ProcessSpec) -> Result<PathBuf, SpawnError> {
     if !spec.cwd.is_dir() {
         return Err(SpawnError::new(
@@ -145,7 +145,7 @@ pub(crate) fn start_error(spec: &ProcessSpec, program: &Path, error: &io::Error)
     })
 }
 
-/// What to do about an error of the operating system.
+/// The advice for an error of the operating system.
 fn spawn_help(error: &io::Error) -> Option<String> {
     match error.kind() {
         io::ErrorKind::PermissionDenied => Some("make the program executable (chmod +x)".to_owned()),

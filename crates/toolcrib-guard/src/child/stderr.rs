@@ -132,7 +132,7 @@ impl Tail {
         }
     }
 
-    /// At the end of the stream: passes a last line without line feed to the listener.
+    /// Ends the stream: passes a last line without line feed to the listener.
     fn end(&mut self, redact: &dyn Redact) {
         if let (Some(listener), true, Some(line)) = (&self.listener, self.open, self.lines.back()) {
             listener(shown(line, redact));

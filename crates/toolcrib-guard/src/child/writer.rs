@@ -312,7 +312,7 @@ impl LineWriter {
         self.shared.seal(&mut *self.shared.stream.lock().await);
     }
 
-    /// Like [`Self::seal`], and closes the stream: at once, or when the write under way has stopped.
+    /// Seals the stream like [`Self::seal`], and closes it: at once, or when the write under way has stopped.
     pub fn close(&self) {
         self.shared.closed.cancel();
         if let Ok(mut stream) = self.shared.stream.try_lock() {

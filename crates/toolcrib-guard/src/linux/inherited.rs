@@ -37,8 +37,8 @@ pub(crate) fn set_default_action(signal: i32) {
 /// A signal action of rt_sigaction(2): the handler and further fields, all zero for [`libc::SIG_DFL`].
 type Action = [usize; 8];
 
-/// Not through the C library: it does not give access to the signals that it reserves, and posix_spawn(3) leaves those
-/// ignored.
+/// Changes an action without the C library, which does not give access to the signals that it reserves, and posix_spawn(3)
+/// leaves those ignored.
 fn change_action(
     signal: i32,
     new: Option<&Action>,

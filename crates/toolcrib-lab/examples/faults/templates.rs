@@ -22,7 +22,7 @@ pub(super) const CASES: &[&str] = &["template-killed", "template-stopped", "temp
 const STARTS: usize = 8;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the servers share. While the environment has the file `hold`, no fork comes to its end.
+/// The module that the servers share. While the environment has the file `hold`, no fork comes to its end.
 const SHARED: &str = r#"
 import os, sys, time
 

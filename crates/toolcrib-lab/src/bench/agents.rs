@@ -234,7 +234,7 @@ impl Agents {
         times
     }
 
-    /// What must hold at any speed.
+    /// Checks what must hold at any speed.
     fn count(&self, row: &Row) -> anyhow::Result<()> {
         let (seen, steps) = (&row.seen, self.steps.get());
         anyhow::ensure!(
@@ -254,7 +254,7 @@ impl Agents {
         Ok(())
     }
 
-    /// What this machine could not hold.
+    /// Targets that were missed on this machine, one line each.
     fn missed(&self, rows: &[Row]) -> Vec<String> {
         let mut missed = Vec::new();
         for row in rows {

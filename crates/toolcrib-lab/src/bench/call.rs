@@ -68,9 +68,9 @@ struct Row {
     in_flight: usize,
     calls: usize,
     wall: Duration,
-    /// Of this process, without the server.
+    /// CPU time of this process, without the server.
     cpu: Duration,
-    /// Sorted.
+    /// Times of all calls, sorted.
     times: Vec<Duration>,
 }
 
@@ -96,14 +96,14 @@ struct Beside {
     fast: Vec<Duration>,
 }
 
-/// What is called.
+/// The tools that are called, and their arguments.
 struct Target {
     config: Config,
     /// Tools, each with its arguments: a group of rows each.
     calls: Vec<(&'static str, Map<String, Value>)>,
 }
 
-/// How it is called.
+/// The number of calls, and how many run at once.
 #[derive(Clone)]
 struct Load {
     /// Calls in a row.

@@ -46,7 +46,7 @@ const SLOW_MS: u64 = 1000;
 const GRACE: Duration = Duration::from_secs(3);
 /// How long one answer may take before something is broken.
 const LIMIT: Duration = Duration::from_secs(30);
-/// With `--check`, calls beside the disturbance may take so many times as long as without it.
+/// Limit of `--check`: calls beside the disturbance may take so many times as long as without it.
 const MOST_TIMES: f64 = 2.0;
 
 #[derive(Args)]
@@ -306,7 +306,7 @@ fn stat(pid: i32) -> Option<(i32, String, String)> {
     Some((fields.get(1)?.parse().ok()?, (*fields.get(19)?).to_owned(), (*fields.first()?).to_owned()))
 }
 
-/// Those of `below` that still live when their time is over.
+/// Waits for the processes `below` to end, and returns those that still live when their time is over.
 async fn left_of(below: &BTreeMap<i32, String>) -> Vec<String> {
     let alive = |pid: i32, start: &str| {
         stat(pid).is_some_and(|(_, since, state)| since == start && state != "Z" && state != "X")

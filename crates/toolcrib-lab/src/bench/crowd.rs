@@ -42,7 +42,7 @@ const MAX_HELD: u64 = 256 << 20;
 const BESIDES: u64 = 64 << 20;
 /// How long the crowd may take to come.
 const MOST_COMING: Duration = Duration::from_secs(120);
-/// With `--check`, the slowest calls may take so many times as long beside the crowd.
+/// Limit of `--check`: the slowest calls may take so many times as long beside the crowd.
 const MOST_TIMES: f64 = 2.0;
 
 #[derive(Args)]

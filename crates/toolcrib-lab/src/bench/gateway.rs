@@ -38,7 +38,7 @@ const TURNS: u32 = 4;
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long all clients of one gateway may take to open their sessions: over stdio each starts a process.
 const OPEN_LIMIT: Duration = Duration::from_secs(120);
-/// What the gateway has to hold with `--check`.
+/// Limits that the gateway has to keep with `--check`.
 const MOST_ADDED: Duration = Duration::from_micros(100);
 const LEAST_RATE: f64 = 2500.0;
 
@@ -82,7 +82,7 @@ struct Load {
     wall: Duration,
 }
 
-/// What calls.
+/// A client that calls.
 enum Client {
     /// The library, over stdio: the floor.
     Direct(Toolbox, Arc<CatalogEntry>, Map<String, Value>),

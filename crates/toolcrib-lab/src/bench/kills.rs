@@ -42,7 +42,7 @@ pub(crate) struct Kills {
     seed: Option<u64>,
 }
 
-/// What the callers saw. Numbers are the arguments of calls, each used once.
+/// Outcomes of calls as the callers saw them. Numbers are the arguments of calls, each used once.
 #[derive(Default)]
 struct Ledger {
     calls: AtomicU64,

@@ -47,7 +47,7 @@ pub(crate) struct Resume {
 /// Calls that each task makes; one more request to the model gives the answer.
 const CALLS: usize = 3;
 
-/// What the servers counted, and what the reports say.
+/// Counts of the servers, beside those of the reports.
 struct Account {
     tasks: usize,
     kills: usize,

@@ -25,7 +25,7 @@ use crate::{
     ui::{Ui, at_least_one, millis},
 };
 
-/// What a fall-back may cost, as docs/templates.md says.
+/// The most time that a fall-back may cost, as docs/templates.md says.
 const FALL_BACK: Duration = Duration::from_millis(50);
 /// How long all starts of a round may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -51,7 +51,7 @@ pub(crate) struct TemplateFaults {
 /// The starts of all rounds of one kind.
 #[derive(Default)]
 struct Starts {
-    /// From the first loan of its round until it was ready.
+    /// Times from the first loan of its round until it was ready.
     times: Vec<Duration>,
 }
 

@@ -62,10 +62,10 @@ pub(crate) struct Templates {
     loans: Option<usize>,
 }
 
-/// What one process measured of its servers.
+/// Measurements of one process on its servers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Starts {
-    /// From the first loan until all servers were ready.
+    /// Time from the first loan until all servers were ready.
     wall_ms: f64,
     /// CPU time of each server with its guard, until its tools are known. Empty where Linux does not tell.
     cpu_until_ready_ms: Vec<f64>,
@@ -343,7 +343,7 @@ fn cpu_with_guard(pid: u32) -> Option<Duration> {
     Some(cpu_of(pid)? + cpu_of(guard)?)
 }
 
-/// By the scheduler, in nanoseconds: the times of proc_pid_stat(5) have only 10 ms.
+/// CPU time by the scheduler, in nanoseconds: the times of proc_pid_stat(5) have only 10 ms.
 fn cpu_of(pid: u32) -> Option<Duration> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     threads.flatten().try_fold(Duration::ZERO, |sum, thread| {

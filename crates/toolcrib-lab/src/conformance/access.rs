@@ -19,7 +19,7 @@ const CLIENT_METADATA: &str = "https://conformance-test.local/client-metadata.js
 /// Redirects until the browser has to be back.
 const REDIRECTS: usize = 5;
 
-/// What the suite's `context` says of the client.
+/// Settings of the client by the suite's `context`.
 pub(super) fn settings(scenario: &str, context: &Value) -> OauthConfig {
     let text = |name: &str| context.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
     let mut config = OauthConfig::default();

@@ -1,4 +1,4 @@
-//! What a client does in each scenario of the suite.
+//! Actions of a client in each scenario of the suite.
 
 use serde_json::{Map, Value, json};
 

@@ -34,7 +34,7 @@ pub(super) struct Models {
     http: HttpClients,
 }
 
-/// Which answer of an endpoint is odd.
+/// The answer of an endpoint that is odd.
 struct Plan {
     stream: bool,
     answer: Answer,

@@ -25,7 +25,7 @@ pub(super) struct Servers {
     program: std::path::PathBuf,
 }
 
-/// What a server has to be good for.
+/// Results that a server must give in spite of its oddities.
 #[derive(Default)]
 struct Promise {
     ready: bool,

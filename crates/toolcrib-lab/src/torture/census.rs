@@ -38,7 +38,7 @@ pub(super) fn kill(pid: Pid, entries: &[&str]) {
     }
 }
 
-/// What is known of a process that was found.
+/// Describes a process that was found by its command line or name.
 pub(super) fn describe(pid: Pid) -> Living {
     let words = beginning(file(pid, "cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words);

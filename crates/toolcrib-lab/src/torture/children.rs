@@ -20,7 +20,7 @@ use super::census;
 
 /// How long the sweep may take.
 const SWEEP_LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks of the sweep: a process that changes its id must not be quicker for long.
+/// Time between two looks of the sweep: a process that changes its id must not be quicker for long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// All children of this process.

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use rustix::process::Signal;
 
-/// What happens to the owner after the server has answered a call.
+/// The fate of the owner after the server has answered a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum End {
     /// The session is let go without a word; the program lives on.
@@ -56,7 +56,7 @@ impl End {
         }
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Drop => "drop",

@@ -47,7 +47,7 @@ pub(crate) struct TortureOwner {
     server: Vec<String>,
 }
 
-/// What an owner has.
+/// The manager and the loans of an owner.
 struct Owned {
     /// Dropped before the manager.
     loans: Vec<Loan>,

@@ -8,7 +8,7 @@ use std::{
 
 use super::row::Forked;
 
-/// What the servers share, and so what a template imports.
+/// Modules that the servers share, and that a template therefore imports.
 const MODULES: [(&str, &str); 5] = [
     ("torture_servers", include_str!("forked/torture_servers.py")),
     ("torture_thread", include_str!("forked/torture_thread.py")),

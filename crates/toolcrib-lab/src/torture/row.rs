@@ -56,7 +56,7 @@ impl Row {
         programs.chain(Forked::ALL.iter().copied().map(Self::Forked)).collect()
     }
 
-    /// As on the command line and in the table.
+    /// The name on the command line and in the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Program(behaviour) => behaviour.name(),
@@ -127,7 +127,7 @@ impl Forked {
         }
     }
 
-    /// What it imports besides: a name in [`super::python`].
+    /// The module that it imports besides: a name in [`super::python`].
     pub(super) fn import(self) -> Option<&'static str> {
         match self {
             Self::TemplateHangs => Some("torture_hang"),

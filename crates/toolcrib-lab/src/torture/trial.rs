@@ -24,7 +24,8 @@ use super::{
     row::{Forked, Row},
 };
 
-/// As [`MARK`], of servers that are forked from a template: their template has each variable that begins so.
+/// The variable that marks servers which are forked from a template, like [`MARK`]: their template has each variable that
+/// begins so.
 pub(super) const TEMPLATE_MARK: &str = "PYTHON_TORTURE";
 
 /// How long a program may take until its server has answered a call.
@@ -33,7 +34,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const SEEN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program that is ready may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long no process must be seen before there is none: a look at all processes takes time.
 const QUIET: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(20);
 /// Survivors that are named.
 const NAMED: usize = 20;
 
-/// What all trials share. Dropping it ends all that is left of them.
+/// State that all trials share. Dropping it ends all that is left of them.
 pub(super) struct Rig {
     pub(super) program: Program,
     pub(super) wait: Duration,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Bench, code, err, out};
 
-/// What it says as JSON.
+/// Runs a measurement, and returns its JSON document.
 fn document(bench: &Bench, arguments: &[&str]) -> Value {
     let arguments = [&["--json", "bench"], arguments].concat();
     read(&bench.command(&arguments).output().unwrap())

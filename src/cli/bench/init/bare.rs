@@ -44,12 +44,12 @@ pub(super) struct Bare {
 struct Server {
     child: Child,
     input: Option<ChildStdin>,
-    /// Nothing once it is ready or has ended.
+    /// The read end of its stdout. `None` once it is ready or has ended.
     output: Option<File>,
     read: Vec<u8>,
 }
 
-/// What a server said.
+/// The state of a server, as far as its output shows it.
 enum ServerOutput {
     Nothing,
     Tools,

@@ -73,7 +73,7 @@ impl Census {
 #[derive(Clone, Copy, Default)]
 struct ProcessRow {
     cpu: Duration,
-    /// Of its ended children.
+    /// CPU time of its ended children.
     reaped: Duration,
     rss: u64,
 }

@@ -20,20 +20,20 @@ use super::{
 pub(super) struct Comparison {
     /// The file of the earlier one, or of the other configuration.
     file: String,
-    /// Both were measured in the same run, turn by turn.
+    /// Whether both were measured in the same run, turn by turn.
     #[serde(default)]
     same_run: bool,
     pub(super) modes: Vec<ModeChange>,
-    /// What is different about the measurement itself.
+    /// Differences of the measurement itself, one line each.
     notes: Vec<String>,
-    /// What became worse than is allowed; empty if nothing was said about that.
+    /// Values that became worse than is allowed; empty if nothing was said about that.
     pub(super) regressions: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ModeChange {
     mode: String,
-    /// Of the least wall time.
+    /// Ratio of the least wall times.
     wall_ratio: Option<f64>,
     #[serde(default)]
     median_ratio: Option<f64>,
@@ -164,7 +164,7 @@ impl Comparison {
         Self { file: file.display().to_string(), same_run, modes, notes, regressions }
     }
 
-    /// As lines of text.
+    /// Renders the comparison as lines of text.
     pub(super) fn lines(&self) -> Vec<String> {
         let how = if self.same_run { "same run, this / that" } else { "now / then" };
         let mut lines = vec![
@@ -213,7 +213,7 @@ impl ModeChange {
 }
 
 impl ServerChange {
-    /// Nothing when there is nothing to compare.
+    /// The line of a change. `None`: there is nothing to compare.
     fn line(&self) -> Option<String> {
         let show = |time: Option<f64>| {
             time.map_or_else(|| "not ready".to_owned(), |millis| format!("{:.2}s", millis / 1e3))

@@ -21,16 +21,16 @@ pub(super) struct Document {
     pub(super) modes: Vec<ModeRow>,
     pub(super) lower_bound_ms: f64,
     pub(super) bottleneck: String,
-    /// Of the machine.
+    /// Number of cores of the machine.
     #[serde(default)]
     pub(super) cores: usize,
-    /// Of toolcrib.
+    /// Version of toolcrib.
     #[serde(default)]
     pub(super) version: String,
     /// The file of the configuration.
     #[serde(default)]
     pub(super) config: Option<String>,
-    /// No server was to be forked from a template, in any mode.
+    /// Whether no server was to be forked from a template, in any mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) no_templates: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,18 +43,18 @@ pub(super) struct Document {
 #[derive(Serialize, Deserialize)]
 pub(super) struct ModeRow {
     pub(super) mode: String,
-    /// In the run with the fewest.
+    /// Servers that were ready in the run with the fewest.
     pub(super) ready: usize,
     pub(super) total: usize,
     pub(super) wall_ms: Spread,
-    /// Of everything, this process and the guards included, in the leanest run.
+    /// CPU time of everything, this process and the guards included, in the leanest run.
     pub(super) cpu_ms: f64,
     /// The most that each server's processes had until all servers were ready, added up, in the middle run.
     pub(super) peak_rss_bytes: u64,
     pub(super) first_tool_ms: Option<f64>,
     pub(super) middle_tool_ms: Option<f64>,
     pub(super) servers: Vec<ServerRow>,
-    /// What is measured, where the mode's name does not say it.
+    /// Explanation of what is measured, where the mode's name does not say it.
     #[serde(default)]
     pub(super) note: Option<String>,
     /// Servers that were left for their first call.
@@ -85,11 +85,11 @@ pub(super) struct ModeRow {
 #[derive(Serialize, Deserialize)]
 pub(super) struct FirstCallRow {
     pub(super) tool: String,
-    /// From the call to its answer, the start of its server included.
+    /// Time from the call to its answer, the start of its server included.
     pub(super) ms: Spread,
 }
 
-/// Nothing of nothing.
+/// The least, middle and greatest of some values. All are `None` if there are no values.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Spread {
     pub(super) min: Option<f64>,
@@ -103,23 +103,23 @@ pub(super) struct ServerRow {
     pub(super) name: String,
     /// `ready` if it ever was, `parked` or `failed`.
     pub(super) state: String,
-    /// Of the run with the middle total.
+    /// Phases of the run with the middle total.
     pub(super) phases_ms: Option<Phases>,
     pub(super) total_ms: Option<Spread>,
-    /// The same without waiting for its turn.
+    /// The total without the wait for its turn.
     #[serde(default)]
     pub(super) own_ms: Option<Spread>,
     #[serde(default)]
     pub(super) launch: Option<LaunchReport>,
-    /// Of all its processes when all servers were ready, in the leanest run.
+    /// CPU time of all its processes when all servers were ready, in the leanest run.
     #[serde(default)]
     pub(super) cpu_ms: Option<f64>,
     #[serde(default)]
     pub(super) rss_bytes: Option<u64>,
-    /// In how many runs it was forked from a template.
+    /// Number of runs in which it was forked from a template.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) forked: usize,
-    /// In how many runs it was the last to be ready.
+    /// Number of runs in which it was the last to be ready.
     #[serde(default)]
     pub(super) last: usize,
 }

@@ -30,23 +30,23 @@ use crate::cli::context::Context;
 /// Drops what the kernel keeps of files when something is written to it; see proc_sys_vm(5).
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// What all runs of a measurement have in common.
+/// State that all runs of a measurement share.
 pub(super) struct Bench<'a> {
     context: &'a Context<'a>,
     config: &'a Config,
-    /// What the first call of a lazy start is.
+    /// The first call of a lazy start.
     call: FirstCall,
     drop_caches: bool,
     /// Cache folders: one for the runs that go by an earlier one, and a new one for each that does not.
     folders: Scratch,
     cold: usize,
-    /// The unmeasured starts were done once.
+    /// Whether the unmeasured starts were done, which is once.
     is_prepared: bool,
 }
 
 /// The first call after a lazy start.
 pub(super) enum FirstCall {
-    /// Of the first tool that is marked read-only and needs no arguments.
+    /// A call of the first tool that is marked read-only and needs no arguments.
     Any,
     Tool(String, Map<String, Value>),
 }
@@ -57,11 +57,11 @@ pub(super) struct Run {
     pub(super) ready: Vec<Duration>,
     pub(super) wall: Duration,
     pub(super) used: Census,
-    /// None of a bare start.
+    /// Starts of the servers. Empty for a bare start.
     pub(super) servers: Vec<ServerStart>,
-    /// By the process id of each server.
+    /// Resources that each server used, by its process id.
     pub(super) usage: HashMap<u32, ProcessUsage>,
-    /// What was called after a lazy start, and when it was answered.
+    /// The tool that was called after a lazy start, and when it was answered.
     pub(super) first_call: Option<(String, Duration)>,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// What a task waits for when a spare of each server waits for it.
+    /// Measures how long a task waits for its servers when a spare of each waits for it.
     async fn take_spares(&self, mut config: Config) -> anyhow::Result<Run> {
         keep_spares(&mut config, 1);
         let manager = self.context.start(&config, |_| {}).await?;

@@ -15,15 +15,15 @@ pub(super) enum Mode {
     Bare,
     /// Like bare, but only as many at a time as there are cores.
     BareCores,
-    /// All at once.
+    /// Starts all at once.
     AtOnce,
-    /// As configured.
+    /// Starts as configured.
     Parallel,
-    /// As configured, but with no server forked from a template.
+    /// Starts as configured, but with no server forked from a template.
     Ordinary,
-    /// As configured, without the history of earlier starts.
+    /// Starts as configured, without the history of earlier starts.
     Cold,
-    /// As configured, after an unmeasured start that filled the caches.
+    /// Starts as configured, after an unmeasured start that filled the caches.
     Warm,
     /// Time until all tools are known from the cache, with no server started; then until a first call is answered.
     Lazy,
@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// What is measured, where the name alone would promise more or less.
+    /// Explanation of what is measured, where the name alone would promise more or less.
     pub(super) fn note(self, caches_dropped: bool) -> Option<&'static str> {
         match self {
             Self::Ordinary => Some("without templates: each Python server imports its packages itself"),

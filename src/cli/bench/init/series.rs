@@ -40,7 +40,7 @@ impl Series {
         self.runs.iter().map(|run| of(&run.used)).min().unwrap_or_default()
     }
 
-    /// Of one run nobody knows whether a process that was about to end was still counted.
+    /// The middle of all runs: one run may or may not have counted a process that was about to end.
     fn middle<T: Ord + Default + Copy>(&self, of: impl Fn(&Census) -> T) -> T {
         let mut values: Vec<T> = self.runs.iter().map(|run| of(&run.used)).collect();
         values.sort_unstable();
@@ -84,7 +84,7 @@ impl Series {
         }
     }
 
-    /// Those that something is known of: nothing where others did the starting.
+    /// Names of the servers. Empty if nothing is known of their starts, because others did the starting.
     fn names<'a>(&self, config: &'a Config) -> impl Iterator<Item = &'a ServerName> {
         let known = self.runs.iter().any(|run| !run.servers.is_empty());
         config.servers.keys().filter(move |_| known)
@@ -144,7 +144,7 @@ impl Series {
         rows.filter(|row| row.name == *name).find_map(|row| row.outcome.as_ref().ok()?.launch.as_ref())
     }
 
-    /// What each server took by itself at the least.
+    /// The least time that each server took by itself.
     pub(super) fn alone(&self) -> impl Iterator<Item = (&ServerName, Duration)> {
         let rows = self.runs.iter().flat_map(|run| &run.servers).filter(|row| !is_parked(row));
         rows.filter_map(|row| Some((&row.name, own(&row.outcome.as_ref().ok()?.phases))))
@@ -161,7 +161,7 @@ impl Series {
     }
 }
 
-/// From its own turn on.
+/// Time that a start takes from its own turn on.
 fn own(phases: &Phases) -> Duration {
     phases.total().saturating_sub(phases.queue)
 }
@@ -180,7 +180,7 @@ fn last(rows: &[ServerStart]) -> Option<&ServerStart> {
 }
 
 impl Spread {
-    /// Of sorted times.
+    /// Makes the spread of sorted times.
     fn of(times: &[Duration]) -> Self {
         let at = |index: Option<usize>| index.and_then(|index| times.get(index)).map(|time| millis(*time));
         Self { min: at(Some(0)), median: at(Some(times.len() / 2)), max: at(times.len().checked_sub(1)) }

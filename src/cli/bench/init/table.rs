@@ -85,7 +85,7 @@ fn mode_line(mode: &ModeRow, base: Option<f64>) -> String {
     )
 }
 
-/// What a row of a mode holds, from its name to toolcrib's own memory.
+/// Cells of the row of a mode, from its name to toolcrib's own memory.
 pub(super) fn cells(mode: &ModeRow) -> [String; 10] {
     [
         mode.mode.clone(),

@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 20;
 /// Columns after a bar.
 const LABEL: usize = 22;
 
-/// What the letters mean; that of templates where a server has waited for one.
+/// The meaning of the letters; that of templates only where a server has waited for one.
 fn legend(with_templates: bool) -> String {
     let template = if with_templates { "  t template" } else { "" };
     format!(

@@ -28,10 +28,10 @@ const LEFT_OUT: [usize; 12] = [13, 10, 9, 3, 11, 5, 12, 8, 4, 7, 6, 2];
 /// Letters of a note that are shown at least.
 const NOTE: usize = 40;
 
-/// Below this, the kernel's clock ticks (10 ms) say nothing about a share.
+/// The shortest time that a share is computed over: the kernel's clock ticks (10 ms) say nothing about a shorter one.
 const CLOCK: Duration = Duration::from_millis(50);
 
-/// What processes had used at one moment.
+/// CPU time that processes had used at one moment.
 pub(crate) struct Sample {
     at: Instant,
     cpu: HashMap<u32, Duration>,
@@ -90,7 +90,7 @@ fn total(greeting: &Greeting, status: &DaemonStatus) -> String {
     )
 }
 
-/// Of all servers; nothing where it cannot be known.
+/// Processes and memory of all servers; empty where they cannot be known.
 fn total_usage(status: &DaemonStatus) -> String {
     let (processes, memory) = (status.total.processes, status.total.rss);
     if processes == 0 && status.servers.iter().any(|row| row.status.pid.is_some()) {

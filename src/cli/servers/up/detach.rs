@@ -20,7 +20,7 @@ use crate::cli::{
     },
 };
 
-/// What `up -d` waits for.
+/// The state that `up -d` waits for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Until {
     /// All servers are ready or have failed.
@@ -124,7 +124,7 @@ impl Up {
     }
 }
 
-/// As at the end of `up`.
+/// Shows the same summary as the end of `up`.
 fn summary(ui: &Ui, standing: &ServersSummary) {
     let ServersSummary { ready, total, .. } = standing;
     if ui.json {

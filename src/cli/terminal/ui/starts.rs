@@ -49,7 +49,7 @@ impl Ui {
         self.oddities(name, ready);
     }
 
-    /// What a server did that is not as the protocol has it: what it cost a tool first, and not more than a person reads.
+    /// Shows where a server does not keep to the protocol: first what cost it a tool, and not more than a person reads.
     pub(crate) fn oddities(&self, name: &ServerName, ready: &ReadyServer) {
         let mut sorted: Vec<&String> = ready.oddities.iter().collect();
         sorted.sort_by_key(|oddity| !oddity.contains("left out"));

@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct McpClient {
-    /// What a user calls it.
+    /// The name by which users choose it on the command line.
     pub name: &'static str,
     /// Its name in a sentence.
     pub title: &'static str,
@@ -23,7 +23,7 @@ pub struct McpClient {
     user: Place,
     /// Where the file of a project is, from the folder of the project.
     project: Option<&'static str>,
-    /// What is in the home folder of a user who has this client.
+    /// Folders in the home folder that show that its user has this client.
     marks: &'static [&'static str],
     form: EntryForm,
 }
@@ -56,7 +56,7 @@ const PLAIN: EntryForm = EntryForm { command_type: None, url: Some(("url", None)
 const TYPED: EntryForm =
     EntryForm { command_type: Some("stdio"), url: Some(("url", Some("http"))), lists_tools: false };
 
-/// What a client is to use.
+/// The entry that a client gets: a program, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientEntry {

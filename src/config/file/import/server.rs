@@ -15,7 +15,7 @@ use crate::{
     error::Result,
 };
 
-/// What all servers of a file have in common.
+/// The settings that all servers of a file have in common.
 pub(super) struct File<'a> {
     pub(super) inputs: Inputs<'a>,
     pub(super) variables: Variables,
@@ -23,7 +23,7 @@ pub(super) struct File<'a> {
     pub(super) least_timeout: Option<f64>,
 }
 
-/// What `type` or `transport` says.
+/// The kind of server that `type` or `transport` names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Command,
@@ -302,7 +302,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// Of a command and an address, that one which the transport is not for goes.
+    /// Drops the command or the address if there are both, whichever the transport is not for.
     fn one_endpoint(&mut self) {
         if !(self.table.has("command") && self.table.has("url")) {
             let (foreign, of) = match self.table.has("command") {

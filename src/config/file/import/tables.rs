@@ -29,7 +29,7 @@ pub(super) struct Found<'a> {
 #[derive(Default)]
 pub(super) struct Tables<'a> {
     pub(super) servers: Vec<Found<'a>>,
-    /// What is no server, and why.
+    /// Tables that are no servers, and why, one line each.
     pub(super) notes: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-/// What one unit of `timeout` is, and how that is known.
+/// The unit of `timeout`, and how it is known.
 pub(super) struct Unit {
     pub(super) length: Duration,
     name: &'static str,
@@ -35,8 +35,8 @@ const PLACES: [(&str, bool, &str); 18] = [
     (".crush.json", true, "Crush"),
 ];
 
-/// Below this, a number without a known tool is seconds: no tool lets a call take less than a second, and of those
-/// that count seconds none lets it take a quarter of an hour.
+/// Numbers below this are seconds if the tool is not known: no tool lets a call take less than a second, and of those that
+/// count seconds none lets it take a quarter of an hour.
 const LEAST_MILLIS: f64 = 1000.0;
 
 impl Unit {

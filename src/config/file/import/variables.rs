@@ -27,7 +27,7 @@ const DOLLAR_FILES: [&str; 5] = [".gemini", ".qwen", "crush", "crush.json", ".cr
 const DOLLAR_KEYS: [&str; 2] = ["httpUrl", "trust"];
 
 impl Variables {
-    /// Those of a JSON or YAML file with these servers.
+    /// Finds out how the variables of a JSON or YAML file with these servers are written.
     pub(super) fn of<'a>(file: &Path, mut servers: impl Iterator<Item = &'a Node>) -> Self {
         let mut parts = file.components().filter_map(|part| part.as_os_str().to_str());
         let is_theirs = parts.any(|part| DOLLAR_FILES.contains(&part))

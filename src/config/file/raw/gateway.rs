@@ -161,7 +161,7 @@ fn is_origin(text: &str) -> bool {
 }
 
 impl RawGateway {
-    /// With its variables put in, but without who is let in: who gives a token of their own needs no other.
+    /// Reads the table with its variables put in, but without who is let in: who gives a token of their own needs no other.
     ///
     /// # Errors
     /// Something else in the table is wrong.
@@ -196,7 +196,7 @@ impl RawGateway {
         Ok(config)
     }
 
-    /// With its variables put in. Tokens are added to `secrets` whether they can be used or not.
+    /// Reads the table with its variables put in. Tokens are added to `secrets` whether they can be used or not.
     pub(in crate::config) fn resolve(
         self,
         origin: &SourceLocation,

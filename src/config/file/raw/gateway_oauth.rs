@@ -77,7 +77,7 @@ fn is_scope(text: &str) -> bool {
 }
 
 impl RawGatewayOauth {
-    /// With its variables put in.
+    /// Reads the table with its variables put in.
     pub(super) fn resolve(self, vars: &mut Vars<'_>) -> Result<GatewayOauth> {
         let Self { issuers, audience, jwks, mut config } = self;
         config.issuers.clear();

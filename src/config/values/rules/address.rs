@@ -31,7 +31,8 @@ pub(super) fn forms(text: &str) -> Vec<String> {
     forms
 }
 
-/// What stands around an address, and is no part of it: blanks, quotes, angle brackets, and what is not seen, such as a byte order mark.
+/// Whether a character can stand around an address without being part of it: blanks, quotes, angle brackets, and invisible
+/// ones, such as a byte order mark.
 fn is_around(c: char) -> bool {
     let is_quote = matches!(
         c,

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Client, Crib, FIXTURE, frame};
 use crate::support::{signal, wait_for};
 
-/// Of a line that is too long nothing is kept, and the conversation goes on.
+/// Checks that nothing is kept of a line that is too long, and that the conversation goes on.
 #[test]
 #[cfg(target_os = "linux")]
 fn lines_that_are_too_long_are_refused_unkept() {

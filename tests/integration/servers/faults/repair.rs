@@ -1,4 +1,4 @@
-//! What a session repairs itself: changed tool lists, calls that were never read, servers that stopped reading.
+//! Faults that a session repairs itself: changed tool lists, calls that were never read, servers that stopped reading.
 
 use std::time::{Duration, Instant};
 

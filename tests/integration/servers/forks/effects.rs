@@ -1,4 +1,5 @@
-//! What packages change or make by chance as they are imported: a fork has it as an ordinary start has, and never from another server.
+//! Effects that packages have, or values that they make by chance, as they are imported: a fork has them as an ordinary start
+//! has, and never from another server.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use toolcrib::manager::Borrower;
 use super::script_server;
 use crate::support::python::{PythonLab, ask, forked};
 
-/// Of one server alone.
+/// Python code of one server alone.
 const PATCH: &str = "
 import os, ssl, json, signal, resource, socket, logging, warnings
 os.umask(0)
@@ -24,7 +25,7 @@ socket.setdefaulttimeout(7)
 logging.basicConfig(level=logging.DEBUG)
 warnings.simplefilter('ignore')
 ";
-/// Of all of them.
+/// Python code of all servers.
 const KEYS: &str = "
 import os, ssl, ctypes, random, time
 KEYS = [os.getrandom(8).hex(), ssl.RAND_bytes(8).hex(), random.Random(time.time_ns()).getrandbits(64)]

@@ -16,7 +16,7 @@ fn lend(manager: &Manager) -> Vec<Loan> {
     (0..STARTS).map(|_| manager.lend(Borrower::Task)).collect()
 }
 
-/// What the servers of all these say. That they say it is the proof that each start has succeeded, one way or the other.
+/// Answers of the servers of all these loans. Each is the proof that its start has succeeded, one way or the other.
 async fn all(loans: &[Loan]) -> Vec<Value> {
     join_all(loans.iter().map(|loan| ask(loan, "tell"))).await.into_iter().flatten().collect()
 }

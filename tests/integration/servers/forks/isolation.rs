@@ -138,7 +138,7 @@ fn words_in<'a>(text: &[u8], words: &'a [String]) -> Vec<&'a str> {
     words.iter().filter(finds).map(String::as_str).collect()
 }
 
-/// Those of `words` that are in what a process may write to. `None`: its memory may not be read.
+/// Finds those of `words` that are in memory which a process may write to. `None`: its memory may not be read.
 fn words_in_memory(pid: u64, words: &[String]) -> Option<Vec<String>> {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/templates/memory.py");
     let pid = pid.to_string();
@@ -151,7 +151,7 @@ fn words_in_memory(pid: u64, words: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// What many servers use: loops, threads, TLS, processes.
+/// Checks that a fork has what many servers use: loops, threads, TLS, processes.
 #[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
 #[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
 #[tokio::test(flavor = "multi_thread")]

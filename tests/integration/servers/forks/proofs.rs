@@ -1,4 +1,4 @@
-//! What is learnt of forks that are not what ordinary starts are.
+//! Records of forks that are not what ordinary starts are.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{
     say, within,
 };
 
-/// What is kept of all servers.
+/// The records of all servers, as one text.
 fn records(lab: &PythonLab) -> String {
     let files = std::fs::read_dir(lab.lab.file("cache/template")).into_iter().flatten().flatten();
     let texts = files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default());

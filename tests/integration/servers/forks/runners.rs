@@ -7,7 +7,7 @@ use toolcrib::{Config, Endpoint, Manager, ServerConfig, config::Scope, manager::
 
 use crate::support::{Lab, call};
 
-/// As tests/servers/install.sh starts it, without a network.
+/// The server as tests/servers/install.sh starts it, without a network.
 fn server(lab: &Lab) -> ServerConfig {
     let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
     let path = |name: &str| servers.join(name).display().to_string();

@@ -1,4 +1,4 @@
-//! What the revision of a server decides: headers, the choice of the revision, the transport of 2024-11-05.
+//! Effects of the revision of a server: headers, the choice of the revision, the transport of 2024-11-05.
 
 use std::{
     path::Path,
@@ -178,7 +178,7 @@ async fn old_server(endpoint: &'static str) -> (String, Scripted, JoinSet<()>) {
     old_server_with(endpoint, OpenStream::default()).await
 }
 
-/// What writes to the stream that was opened last. Without it the stream ends.
+/// Sender of events to the stream that was opened last. Without it the stream ends.
 type OpenStream = Arc<Mutex<Option<mpsc::UnboundedSender<String>>>>;
 
 async fn old_server_with(endpoint: &'static str, stream: OpenStream) -> (String, Scripted, JoinSet<()>) {

@@ -15,9 +15,9 @@ struct Case {
     /// A header of the configuration.
     header: Option<&'static str>,
     code: ErrorCode,
-    /// What the causes hold.
+    /// Text that the causes contain.
     cause: &'static str,
-    /// What the help holds, and does not.
+    /// Text that the help contains, and text that it does not contain.
     help: &'static str,
     no_help: &'static str,
 }

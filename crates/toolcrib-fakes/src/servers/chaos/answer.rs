@@ -19,7 +19,7 @@ use super::{
     wire::{self, Input, Output},
 };
 
-/// What all calls of the process share.
+/// State that all calls of the process share.
 pub(super) struct Calls {
     number: u64,
     count: Option<PathBuf>,
@@ -194,7 +194,7 @@ impl Server {
         true
     }
 
-    /// What goes wrong beside an answer that is given all the same.
+    /// Makes a fault beside an answer that is given all the same.
     fn disturb(&mut self, fault: &Fault, line: &str, input: &mut Input) {
         match fault {
             Fault::Duplicate(times) => (0..*times).for_each(|_| self.output.write(line.as_bytes())),

@@ -70,7 +70,7 @@ impl Era {
 
 struct Entry {
     name: &'static str,
-    /// What it is without a value; nothing if it takes none.
+    /// The value that it has if none is given; empty if it takes none.
     default: &'static str,
     help: &'static str,
     make: fn(&str) -> Result<Fault, String>,
@@ -189,7 +189,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("count=FILE", "where the tool `count` appends a line [default: nowhere]"),
 ];
 
-/// What a server is to do.
+/// Faults that a server is to make, and its settings.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Faults of the whole process.

@@ -38,7 +38,7 @@ pub(super) fn flood_stderr(bytes: u64) {
     }
 }
 
-/// What is read.
+/// The stream that is read.
 pub(super) struct Input {
     stream: Option<File>,
     buffer: Vec<u8>,
@@ -80,7 +80,7 @@ impl Input {
     }
 }
 
-/// What is written. Clones share the stream.
+/// The stream that is written. Clones share it.
 #[derive(Clone)]
 pub(super) struct Output {
     stream: Arc<Mutex<Option<File>>>,

@@ -48,7 +48,7 @@ impl Behaviour {
         Self::Everything,
     ];
 
-    /// As on the command line and in the table.
+    /// The name on the command line and in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Polite => "polite",

@@ -1,4 +1,4 @@
-//! What is taken back from a pipe, and what is not.
+//! Tests of which bytes are taken back from a pipe, and which are not.
 
 use std::io::Read;
 

@@ -21,9 +21,9 @@ use crate::Sandbox;
 const LEAST: ABI = ABI::V3;
 /// The newest version that is used.
 const BEST: ABI = ABI::V5;
-/// From this version on, signals and abstract sockets can be restricted.
+/// The version of Landlock from which on signals and abstract sockets can be restricted.
 const SCOPES: u8 = 6;
-/// From this version on, sockets that are files can be restricted.
+/// The version of Landlock from which on sockets that are files can be restricted.
 const LOCAL_SOCKETS: u8 = 9;
 
 /// The capabilities that root keeps: for files of other users where a rule opens them, and for ports below 1024. The
@@ -64,7 +64,7 @@ impl SandboxRules {
         Self::build_for(landlock_abi(), sandbox, program, search)
     }
 
-    /// Like [`Self::build`], with at most version `abi` of Landlock.
+    /// Builds the rules like [`Self::build`], with at most version `abi` of Landlock.
     fn build_for(abi: u8, sandbox: &Sandbox, program: &Path, search: Option<&OsStr>) -> io::Result<Self> {
         let missing = abi < LEAST as u8;
         if missing && !sandbox.best_effort {

@@ -1,5 +1,5 @@
-//! In place of `sandbox` in a build without the feature `sandbox`: a process with a sandbox is refused, also with
-//! `best_effort`, which is for what a kernel lacks.
+//! The module `sandbox` of a build without the feature `sandbox`: a process with a sandbox is refused, also with `best_effort`,
+//! which is for what a kernel lacks.
 
 use std::{convert::Infallible, ffi::OsStr, io, path::Path};
 

@@ -27,7 +27,7 @@ pub(crate) struct Control {
 
 #[derive(Default)]
 pub(super) struct GuardState {
-    /// What becomes the guard, where that is the fork of a template.
+    /// Process id of the fork of a template that becomes the guard. `None`: no fork does, or it is not known yet.
     pub(super) forked: Option<u32>,
     pub(super) started: Option<io::Result<Running>>,
     pub(super) exited: Option<(ExitStatus, StopOutcome)>,

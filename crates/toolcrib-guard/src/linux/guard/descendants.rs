@@ -192,7 +192,7 @@ impl Subreaper {
         rounds.killed.len()
     }
 
-    /// Like [`Self::end`], blocking, for a program without a runtime.
+    /// Ends the processes like [`Self::end`], but blocks, for a program without a runtime.
     fn end_now(&self) {
         let mut rounds = KillRounds::new(KILL_LIMIT);
         while let Some(pause) = rounds.next(self, false) {

@@ -1,4 +1,4 @@
-//! For unit tests: an allocator that ends a guard which allocates while it shares the memory of its zygote.
+//! An allocator for unit tests, which ends a guard that allocates while it shares the memory of its zygote.
 //!
 //! The C library uses no locks in a process with one thread. Two guards that allocate at once would corrupt the shared
 //! heap.
@@ -18,7 +18,7 @@ static HEAP: Heap = Heap;
 
 struct Heap;
 
-/// From here on only this process may allocate.
+/// Lets only this process allocate from here on.
 pub(super) fn is_ours() {
     OWNER.store(getpid().as_raw_pid(), Ordering::Relaxed);
 }

@@ -52,9 +52,9 @@ pub(super) struct GuardSettings {
 /// The first string of a start that a template carries out by a fork.
 #[derive(Serialize)]
 pub(super) struct ForkHeader<'a> {
-    /// For the fork that becomes the guard.
+    /// Words for the fork that becomes the guard.
     pub(super) fork: ForkWords<'a>,
-    /// For the guard.
+    /// Settings for the guard.
     pub(super) settings: GuardSettings,
 }
 

@@ -180,10 +180,10 @@ impl TemplateProcess {
         Some(sleep_of(self.zygote.as_ref()?.pid())?.1)
     }
 
-    /// What the process that has the order now does, as far as that stays the same while it sleeps; `None` if it may be at work. Until
-    /// the zygote tells of the `fork` that is the template, if the zygote has run since the order and sleeps again: it has handed it on,
-    /// and knows of no answer. A template that waits for an order is woken by it: on a busy machine it would be ready to run. `before`
-    /// is from before the order.
+    /// The process that has the order now, if it sleeps, with a count that stays the same while it does; `None` if it may be at
+    /// work. Before the zygote tells of the `fork`, that process is the template, provided that the zygote has run since the
+    /// order and sleeps again: it has handed the order on, and knows of no answer. A template that waits for an order is woken
+    /// by it: on a busy machine it would be ready to run. `before` is from before the order.
     fn asleep(&self, fork: Option<u32>, before: Option<u64>) -> Option<Asleep> {
         if let Some(fork) = fork {
             return match activity(fork) {

@@ -60,7 +60,7 @@ use crate::linux::inherited;
 
 /// The number of the template's socket to the zygote, and of that to the manager.
 const NUMBERS: [RawFd; 2] = [3, 4];
-/// Of the pipe on which it tells why its program could not be executed. It closes when that was.
+/// The number of the pipe on which it tells why its program could not be executed. It closes when that was.
 const FAILURE: RawFd = 5;
 /// Bytes of the answer to a request for a fork: the number of the request, and the id of the fork.
 const ANSWER: usize = 16;
@@ -77,7 +77,7 @@ struct Template {
     pid: Pid,
     /// `None` from when it is killed until it was reaped.
     sockets: Option<Sockets>,
-    /// Until its program was executed, or could not be.
+    /// The launch of its program. `None`: it was executed, or could not be.
     launching: Option<Launching>,
     /// Requests that it has not answered, by their numbers.
     pending: HashMap<u64, PendingFork>,

@@ -36,7 +36,7 @@ pub(super) trait Packet: Serialize + DeserializeOwned {
     const MAX: usize;
 }
 
-/// From the manager to the guard. The end of the stream means [`Order::Stop`] with the graces of the start.
+/// An order of the manager to a guard. The end of the stream means [`Order::Stop`] with the graces of the start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -74,8 +74,8 @@ impl From<StopGrace> for Graces {
     }
 }
 
-/// From the manager to the zygote, on the socket of a template: fork a server. With it come the file of the start, the
-/// guard's end of a socket, and the server's standard input, output and error. The end of the stream ends the template.
+/// The order of the manager to the zygote, on the socket of a template, to fork a server. With it come the file of the start,
+/// the guard's end of a socket, and the server's standard input, output and error. The end of the stream ends the template.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ForkOrder {
     /// The waits of the stop ladder, see [`GuardSettings`](super::start::GuardSettings).
@@ -86,7 +86,7 @@ impl Packet for ForkOrder {
     const MAX: usize = SHORT;
 }
 
-/// From the guard to the manager, and from the zygote about templates and forks. The end of the stream without
+/// A notice of a guard to the manager, or of the zygote about templates and forks. The end of the stream without
 /// [`Notice::Gone`]: the guard was killed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,7 +110,7 @@ pub(super) enum Notice {
         errno: Option<i32>,
         /// The error in words, if not.
         what: Option<String>,
-        /// What to do about it, if that is known.
+        /// Advice on what to do about it, if there is any.
         help: Option<String>,
     },
     /// The server has ended; its descendants may run still.

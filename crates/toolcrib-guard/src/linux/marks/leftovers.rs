@@ -170,7 +170,7 @@ fn is_ownerless(pid: u32) -> bool {
 #[derive(Default)]
 struct Ownerless {
     guards: HashSet<u32>,
-    /// Below one of these guards, which ends them.
+    /// Processes below one of these guards, which ends them.
     guarded: Vec<(u32, Leftover)>,
     /// No guard ends them.
     unguarded: Vec<(u32, Leftover)>,

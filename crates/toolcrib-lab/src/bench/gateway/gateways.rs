@@ -37,7 +37,7 @@ pub(crate) struct Gateway {
     /// Words of the command that is run once before clients start theirs.
     #[serde(default)]
     before: Vec<String>,
-    /// What ends what the command has left running.
+    /// Words of the command that ends what `command` has left running.
     #[serde(default)]
     after: Vec<String>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Gateway {
 /// A gateway that runs, unless each client starts one.
 pub(crate) struct Running {
     child: Option<Child>,
-    /// With all words filled in.
+    /// The command with all words filled in.
     command: Vec<String>,
     url: Option<String>,
     after: Vec<String>,

@@ -15,10 +15,10 @@ pub(super) struct Row {
     pub(super) gateway: String,
     pub(super) how: String,
     pub(super) calls: usize,
-    /// With one caller.
+    /// The median with one caller.
     pub(super) p50: Duration,
     pub(super) p99: Duration,
-    /// To the median of the floor.
+    /// The time that is added to the median of the floor.
     pub(super) added: Duration,
     /// Calls a second with all callers.
     pub(super) rate: f64,
@@ -94,7 +94,7 @@ pub(super) fn document(callers: usize, rows: &[Row], failures: &[(String, String
     json!({"schema": 1, "callers": callers, "rows": rows, "not_measured": failures})
 }
 
-/// What toolcrib promises and these rows do not show.
+/// Promises of toolcrib that these rows do not keep, and gateways that were not measured, one line each.
 pub(super) fn missed(rows: &[Row], failures: &[(String, String)]) -> Vec<String> {
     // A peer that was not measured is not known to be behind.
     let mut missed: Vec<String> = failures.iter().map(|(gateway, why)| format!("{gateway}: {why}")).collect();

@@ -24,12 +24,12 @@ use crate::ui::millis;
 
 const REQUESTS: u16 = 1000;
 
-/// What so many requests took.
+/// Times and counts of one round of [`REQUESTS`] requests.
 struct Round {
     wall: Duration,
-    /// Of the client, for each.
+    /// CPU time of the client for each request.
     cpu: Duration,
-    /// Connections.
+    /// Connections that were opened.
     opened: usize,
     failed: usize,
 }

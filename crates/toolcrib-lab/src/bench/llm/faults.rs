@@ -30,7 +30,7 @@ use toolcrib_fakes::models::{Arrival, Reply, Server};
 pub(super) const CALLERS: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What an endpoint does to the requests that it is sent.
+/// Faults that an endpoint makes in answer to requests.
 #[derive(Clone, Copy)]
 pub(super) struct Faults {
     pub(super) seed: u64,
@@ -39,7 +39,7 @@ pub(super) struct Faults {
     /// A share of requests fails, after half of its time. Which ones is decided by their name and number of attempts,
     /// so that every client meets the same failures.
     pub(super) share: f64,
-    /// Until a time another share fails.
+    /// A time, and the share of requests that fails until then in place of `share`.
     pub(super) before: (Duration, f64),
     /// So many first attempts of each request fail.
     pub(super) first: u32,
@@ -69,7 +69,7 @@ pub(super) enum Asking {
 /// The outcome of a number of requests.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Until the last answer.
+    /// Time until the last answer.
     pub(super) took: Duration,
     pub(super) lost: usize,
     /// Requests at the server, and most for one.

@@ -19,7 +19,7 @@ use crate::torture::{census, row::Forked, trial::TEMPLATE_MARK};
 
 /// How long it may take until a server is forked: the first one is not, and a template has to be there.
 const LIMIT: Duration = Duration::from_secs(45);
-/// Between two looks or starts.
+/// Time between two looks or starts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How the server is forked.
@@ -34,7 +34,7 @@ pub(super) struct Forking {
     /// The folder of the trial.
     #[arg(long, required = false)]
     folder: PathBuf,
-    /// What is known of servers that can be forked, by all owners.
+    /// The cache folder of all owners, which knows the servers that can be forked.
     #[arg(long, required = false)]
     cache: PathBuf,
 }
