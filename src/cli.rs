@@ -241,7 +241,7 @@ enum Command {
     Warm(Warm),
     /// Show what this machine supports, and what prevents servers from starting.
     ///
-    /// What it supports: teardown, sandboxes, budgets.
+    /// Teardown, sandboxes and budgets depend on the kernel and on who runs it.
     Doctor(Doctor),
     /// Print the servers of another tool's configuration as servers.toml.
     ///

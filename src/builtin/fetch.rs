@@ -71,7 +71,7 @@ struct FetchArguments {
     /// Language of the page if it has several, as in `de` or `de-AT, en;q=0.8`.
     #[serde(default)]
     language: Option<String>,
-    /// What you want to know from the page: the answer of a model that has read it is returned in place of the page.
+    /// Question about the page: the answer of a model that has read it is returned in place of the page.
     #[serde(default)]
     question: Option<String>,
 }

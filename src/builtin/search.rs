@@ -55,7 +55,7 @@ pub(crate) struct Search {
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Query {
-    /// What to search for.
+    /// Words to search for.
     q: String,
     /// Country of the search, as in `us` or `de`.
     #[serde(default)]
