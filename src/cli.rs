@@ -128,7 +128,7 @@ struct Arguments {
 enum Command {
     /// Start all servers, show each as it becomes ready, and keep them until Ctrl-C.
     Up(Up),
-    /// Serve all servers to MCP clients as one endpoint over HTTP, until Ctrl-C (docs/gateway.md).
+    /// Serve all servers as one MCP endpoint over HTTP, until Ctrl-C (docs/gateway.md).
     Serve(Box<Serve>),
     /// Stop the daemon and all its processes, and check that none is left.
     Down(Down),
@@ -186,7 +186,7 @@ enum Command {
     Cancel(workers::cancel::Cancel),
     /// Write the report of a run as one HTML file: what was slow, what failed, a timeline.
     Report(Report),
-    /// Write a run for another tool: Inspect, Harbor, fine-tuning, OpenTelemetry, CSV, Perfetto.
+    /// Write a run for other tools: Inspect, Harbor, fine-tuning, OTLP, CSV, JUnit, Perfetto.
     Export(Export),
     /// List the runs in a folder, show one, or remove some.
     Runs(Runs),
@@ -196,13 +196,13 @@ enum Command {
     ///
     /// Only this machine can open the page. Ctrl-C ends it.
     View(View),
-    /// Run the included tasks on the built-in servers with a scripted model: no key, no network.
+    /// Run eight tasks on the built-in servers with a scripted model: no key, no network.
     Demo(Demo),
     /// Call one tool.
     Call(Call),
     /// Read a resource of a server, or list the resources of all servers.
     Read(Read),
-    /// Get a prompt of a server with its arguments filled in, or list the prompts of all servers.
+    /// Get a prompt of a server, with its arguments filled in, or list all prompts.
     Prompt(Prompt),
     /// Write the tools of all servers to toolcrib.lock, or show what has changed since.
     ///
@@ -222,7 +222,7 @@ enum Command {
     /// is renewed by the commands that use the server. A running daemon uses it from the next attempt to start the server
     /// on: `toolcrib restart SERVER` makes one.
     Login(Login),
-    /// Forget the login at a remote server, and end its tokens where the authorization server can.
+    /// Forget the login at a remote server, and end its tokens where that is possible.
     Logout(Logout),
     /// Allow the configuration, as it is now, to be started for MCP clients (docs/trust.md).
     ///
@@ -248,7 +248,7 @@ enum Command {
     /// A secret that the file has written out is copied as it is, with a warning: without it the server would not work. Put it into a
     /// variable, and write ${VARIABLE} in its place.
     Import(Import),
-    /// Write the entry for toolcrib into the configuration of an MCP client, or list the clients.
+    /// Write an entry for toolcrib into the configuration of an MCP client, or list clients.
     ///
     /// Clients: Claude Desktop and Code, Cursor, VS Code, Codex, Zed, Windsurf, Gemini CLI and others. Without CLIENT it lists
     /// them, and which are on this machine.

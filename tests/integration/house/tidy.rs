@@ -58,6 +58,17 @@ const MEDIAN: usize = 200;
 /// Characters that the name of a test may have.
 const LONGEST_TEST_NAME: usize = 60;
 
+/// Beginnings of doc comments that have no subject, and what to write instead.
+const NO_SUBJECT: [(&str, &str); 4] = [
+    ("What ", "name the thing: \"The last line that the server wrote\", not \"What the server said last\""),
+    (
+        "As ",
+        "begin with a verb or a noun: \"Calls a tool like `call`, with a deadline\", not \"As `call`, with a deadline\"",
+    ),
+    ("Of ", "name the thing itself: \"Time that the tool list took\", not \"Of the tool list\""),
+    ("Those ", "name the things: \"Calls that wait for an answer\", not \"Those that wait\""),
+];
+
 pub(super) fn sources(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
@@ -184,6 +195,42 @@ fn files_are_short_and_begin_with_a_doc() {
     let mut lines: Vec<usize> = sizes.values().copied().collect();
     lines.sort_unstable();
     assert!(lines[lines.len() / 2] <= MEDIAN, "the median file has {} lines", lines[lines.len() / 2]);
+}
+
+/// The first lines of doc comments that have no subject: the number of each line, its text, and what to write instead.
+fn lines_without_subject(text: &str) -> Vec<(usize, &str, &'static str)> {
+    let mut found = Vec::new();
+    let mut before = None;
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        let mark = ["///", "//!"].into_iter().find(|mark| line.starts_with(mark));
+        if let Some(mark) = mark.filter(|_| mark != before) {
+            let words = line[mark.len()..].trim_start();
+            let beginning = NO_SUBJECT.iter().find(|(beginning, _)| words.starts_with(beginning));
+            found.extend(beginning.map(|(_, advice)| (number, words, *advice)));
+        }
+        before = mark;
+    }
+    found
+}
+
+#[test]
+fn doc_comments_without_a_subject_are_found() {
+    let text = "//! What is here.\n\n/// Reads a line.\n/// As it was written.\nfn read() {}\n\n    /// Of the list.\n";
+    let found: Vec<usize> = lines_without_subject(text).into_iter().map(|(number, ..)| number).collect();
+    assert_eq!(found, [1, 7]);
+}
+
+#[test]
+fn doc_comments_begin_with_a_subject() {
+    let mut wrong = Vec::new();
+    for path in ["src", "crates"].into_iter().flat_map(sources) {
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = lines_without_subject(&text).into_iter();
+        wrong.extend(
+            lines.map(|(number, words, advice)| format!("{}:{number}: {words} ({advice})", path.display())),
+        );
+    }
+    assert!(wrong.is_empty(), "doc comments without a subject: {wrong:#?}");
 }
 
 /// The files with tests, and the lines of each.
