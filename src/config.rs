@@ -381,8 +381,8 @@ pub struct LlmConfig {
     /// Limit of making a connection, in place of that of [`HttpConfig`].
     pub connect_timeout: Option<Duration>,
     /// How long an idle connection is kept. Model servers (vLLM, llama.cpp, uvicorn, Node) close theirs after 5 s:
-    /// letting go before they do keeps a request from being written into a closing connection. Unless it is set, what a
-    /// server says itself (`Keep-Alive: timeout=N`) counts, one second less and at most 10 minutes.
+    /// letting go before they do keeps a request from being written into a closing connection. What a server says about
+    /// it (`Keep-Alive: timeout=N`) is not followed.
     pub pool_idle_timeout: Duration,
     /// The version of HTTP.
     pub http_version: HttpVersion,

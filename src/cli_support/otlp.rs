@@ -2,7 +2,7 @@
 //! reads most of them by itself: endpoint, headers, time limit, sampler, resource, sizes of its queue.
 
 use std::{
-    fmt, io,
+    io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -11,7 +11,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use http_body_util::Full;
 use hyper::{Response, body::Bytes};
 use opentelemetry::{
     Context,
@@ -24,13 +23,12 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter, SpanProcessor},
 };
-use tokio::runtime::Runtime;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{
     config::HttpConfig,
     error::{Error, Result},
-    http::HttpClients,
+    http::{self, HttpClients},
     trace::{TraceContext, pass_trace_context},
 };
 
@@ -112,7 +110,7 @@ impl SpanSender {
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_http_client(Client::new()?)
+            .with_http_client(Client(HttpClients::new(&HttpConfig::default())?))
             .build()
             .map_err(|error| Error::input(format!("the variables OTEL_EXPORTER_OTLP_...: {error}"), None))?;
         let mut resource = Resource::builder();
@@ -214,23 +212,13 @@ impl<E: SpanExporter> SpanExporter for CountSent<E> {
     }
 }
 
-/// The HTTP client of the exporter, which calls it from a thread of its own: a runtime for that thread, since that of
-/// the program does something else, or nothing any more.
-struct Client {
-    http: HttpClients,
-    runtime: Mutex<Runtime>,
-}
+/// The HTTP client of the exporter, which calls it from a thread of its own without a runtime.
+#[derive(Debug)]
+struct Client(HttpClients);
 
 impl Client {
-    fn new() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::io("could not start the runtime of OTLP", error))?;
-        Ok(Self { http: HttpClients::new(&HttpConfig::default())?, runtime: Mutex::new(runtime) })
-    }
-
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let http = self.http.tools_for(&request.uri().to_string()).clone();
-        let mut answer = http.send(request.map(Full::new)).await?;
+    async fn send(client: &http::HttpClient, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let mut answer = client.send(request).await?;
         let mut body = Vec::new();
         while let Some(piece) = answer.chunk().await? {
             if body.len() + piece.len() > MAX_ANSWER {
@@ -245,12 +233,6 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Client")
-    }
-}
-
 impl HttpClient for Client {
     fn send_bytes<'a: 'b, 'b>(
         &'a self,
@@ -260,9 +242,10 @@ impl HttpClient for Client {
         Self: 'b,
     {
         Box::pin(async move {
-            let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-            let sent = async { tokio::time::timeout(SEND_LIMIT, self.send(request)).await };
-            runtime.block_on(sent).unwrap_or_else(|late| Err(late.into()))
+            let client = self.0.tools_for(&request.uri().to_string()).clone();
+            let asked = client.clone();
+            let sending = async move { tokio::time::timeout(SEND_LIMIT, Self::send(&asked, request)).await };
+            client.apart(sending).await?.unwrap_or_else(|late| Err(late.into()))
         })
     }
 }

@@ -6,10 +6,11 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
 use url::Url;
 
-use super::{RequestError, client::causes, is_loopback};
+use super::{BoxError, RequestError, error::causes, is_loopback};
 
 /// Where a host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +51,25 @@ pub(crate) fn is_link_local(url: &Url) -> bool {
     })
 }
 
+/// The system's resolver, for hosts of the public internet alone.
+#[derive(Debug)]
+pub(super) struct PublicNames;
+
+impl Resolve for PublicNames {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let mut found: Vec<SocketAddr> = lookup_host((name.as_str(), 0)).await?.collect();
+            keep_public(&mut found)?;
+            Ok::<Addrs, BoxError>(Box::new(found.into_iter()))
+        })
+    }
+}
+
 /// Leaves those addresses of a host that are public.
 ///
 /// # Errors
 /// None of them is.
-pub(super) fn keep_public(found: &mut Vec<SocketAddr>) -> Result<(), NotPublic> {
+fn keep_public(found: &mut Vec<SocketAddr>) -> Result<(), NotPublic> {
     let first = found.first().copied();
     found.retain(|at| is_public(at.ip()));
     match (found.is_empty(), first) {

@@ -3,6 +3,8 @@
 use axum::{Router, routing::get};
 use tokio::{net::TcpListener, task::JoinSet};
 
+use hyper::{Request, body::Bytes};
+
 use super::*;
 
 fn clients() -> HttpClients {
@@ -19,7 +21,7 @@ pub(super) async fn serve(router: Router) -> (String, JoinSet<()>) {
 }
 
 async fn ask(client: &HttpClient, url: &str) -> HttpAnswer {
-    let mut request = Request::new(Full::default());
+    let mut request = Request::new(Bytes::new());
     *request.uri_mut() = url.parse().unwrap();
     client.send(request).await.unwrap()
 }
@@ -72,9 +74,8 @@ async fn a_proxy_gets_the_full_url_and_credentials() {
     };
     let (proxy, _server) = serve(Router::new().fallback(whole)).await;
     let proxy = proxy.replace("http://", "http://me:secret@");
-    let proxies = Arc::new(OnceLock::from(Matcher::builder().http(proxy).build()));
-    let direct = clients().tools.0.traffic.clone();
-    let client = Traffic { access: Access::Proxied(proxies), ..direct }.pool();
+    let direct = clients().tools.traffic().clone();
+    let client = Traffic { access: Access::Proxied(Proxies::one(&proxy)), ..direct }.client();
     let mut answer = ask(&client, "http://tools.test/mcp?x=1").await;
     assert_eq!(answer.chunk().await.unwrap().unwrap(), "http://tools.test/mcp?x=1");
 }
@@ -88,6 +89,8 @@ async fn only_requests_refused_unprocessed_are_sent_again() {
     let clients = HttpClients::new(&config).unwrap();
     let asked = Url::parse(&url).unwrap();
     let client = clients.tools_for(&url).clone();
+    // So that the connection ends in order.
+    let _threads = client.traffic().runtime.clone();
     drop(clients);
     let refusing = async {
         let (socket, _) = listener.accept().await.unwrap();
@@ -110,6 +113,50 @@ async fn only_requests_refused_unprocessed_are_sent_again() {
         drop(client);
     };
     tokio::join!(refusing, asking);
+}
+
+#[tokio::test]
+async fn addresses_that_are_not_public_are_refused_before_a_connection() {
+    let (url, _server) = serve(Router::new().route("/", get(|| async { "private" }))).await;
+    let clients = clients();
+    let asked = Url::parse(&url).unwrap();
+    let refused = clients.pages().send(request(hyper::Method::GET, &asked).unwrap()).await.unwrap_err();
+    assert!(NotPublic::cause_of(&refused).is_some(), "{refused:?}");
+    assert!(matches!(refused, RequestError::NoConnection(_)));
+    let by_name = url.replace("127.0.0.1", "localhost");
+    let asked = Url::parse(&by_name).unwrap();
+    let refused = clients.pages().send(request(hyper::Method::GET, &asked).unwrap()).await.unwrap_err();
+    assert!(NotPublic::cause_of(&refused).is_some(), "{refused:?}");
+    assert_eq!(clients.pages().connections(), ConnectionCounts { opened: 0 });
+    fetch(clients.pages_private(), &url).await;
+}
+
+#[tokio::test]
+async fn errors_name_no_address_and_repeat_no_words() {
+    // Nothing listens on port 1 of the loopback interface.
+    let asked = Url::parse("http://127.0.0.1:1/secret?key=x").unwrap();
+    let clients = clients();
+    let client = clients.tools_for(asked.as_str());
+    let refused = client.send(request(hyper::Method::GET, &asked).unwrap()).await.unwrap_err();
+    let words: Vec<String> = error::causes(&refused).map(ToString::to_string).collect();
+    assert_eq!(words[..2], ["there is no connection", "client error (Connect)"]);
+    assert!(words.last().unwrap().contains("refused") && !words.concat().contains("secret"), "{words:?}");
+}
+
+#[tokio::test]
+async fn requests_need_no_timers_or_sockets_of_the_callers_runtime() {
+    let (url, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    let clients = clients();
+    let asking = tokio::task::spawn_blocking(move || {
+        let bare = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        bare.block_on(async { fetch(clients.tools_for(&url), &url).await });
+        // The last client is dropped in a task, and on a thread of connections.
+        let client = clients.tools_for(&url).clone();
+        bare.block_on(async move { drop(clients) });
+        let last = client.clone();
+        bare.block_on(client.apart(async move { drop(last) })).unwrap();
+    });
+    asking.await.unwrap();
 }
 
 #[tokio::test]

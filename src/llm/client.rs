@@ -32,7 +32,7 @@ use crate::{
     bounded,
     config::{BatchConfig, HttpConfig, LlmConfig, TokenPrice},
     error::{Error, Result},
-    http::{HostPool, HttpClients},
+    http::{HttpClients, ModelServer},
     retry::RetryPolicy,
 };
 
@@ -263,7 +263,7 @@ impl LlmClient {
     }
 
     /// The servers that it and the clients that it asks are at, each once.
-    fn servers<'a>(&'a self, found: &mut Vec<&'a HostPool>) {
+    fn servers<'a>(&'a self, found: &mut Vec<&'a ModelServer>) {
         match &self.inner.backend {
             Backend::Model(Model::Http(endpoint)) if found.contains(&endpoint.server()) => {}
             Backend::Model(Model::Http(endpoint)) => found.push(endpoint.server()),

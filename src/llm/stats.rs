@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::Attempt;
-use crate::{http::HostPool, llm::pipeline::gate::GateStats, task::Usage};
+use crate::{http::ModelServer, llm::pipeline::gate::GateStats, task::Usage};
 
 /// Answers whose times are remembered.
 const REMEMBERED: usize = 1024;
@@ -130,7 +130,7 @@ impl Counters {
     pub(super) fn stats(
         &self,
         gate: &GateStats,
-        servers: &[&HostPool],
+        servers: &[&ModelServer],
         (hits, misses): (u64, u64),
     ) -> LlmStats {
         let connections = servers.iter().map(|server| server.connections());

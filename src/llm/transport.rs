@@ -8,7 +8,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri,
     body::Bytes,
@@ -32,7 +31,7 @@ use super::{
 use crate::{
     config::{LlmApi, LlmConfig, Secrets, secret_name},
     error::{Error, Result},
-    http::{self, HostPool, HttpClients, ModelPool},
+    http::{self, HttpClients, ModelPool, ModelServer},
 };
 
 pub(super) mod keys;
@@ -50,7 +49,7 @@ const MAX_ERROR: usize = 64 * 1024;
 
 /// The endpoint with its keys.
 pub(super) struct Endpoint {
-    server: HostPool,
+    server: ModelServer,
     clock: Clock,
     liveness: LivenessCheck,
     uri: Uri,
@@ -160,7 +159,7 @@ impl Endpoint {
     }
 
     /// The server that it is at.
-    pub(super) fn server(&self) -> &HostPool {
+    pub(super) fn server(&self) -> &ModelServer {
         &self.server
     }
 
@@ -231,7 +230,7 @@ impl Endpoint {
         key: Option<(HeaderName, HeaderValue)>,
         observer: &Observer<'_>,
     ) -> Result<Decoded, Fault> {
-        let mut request = Request::new(Full::new(prepared.body.clone()));
+        let mut request = Request::new(prepared.body.clone());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();

@@ -45,13 +45,13 @@ const FAMILIES: &[Family] = &[
         &[],
         "Clients of the gateway over HTTP: sessions, and callers without one.",
     ),
-    ("toolcrib_http_connections", Kind::Gauge, &[], "Open HTTP connections that this process has made."),
     (
         "toolcrib_http_connections_opened_total",
         Kind::Counter,
         &[],
         "HTTP connections that this process made.",
     ),
+    ("toolcrib_http_requests", Kind::Gauge, &[], "HTTP requests of this process that are under way."),
     (
         "toolcrib_llm_request_seconds",
         Kind::Histogram,

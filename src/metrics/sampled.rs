@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::families::{MAX_SERIES, Metrics};
 use crate::{
-    http::connection_counts,
+    http::traffic_counts,
     manager::Toolbox,
     process::{ProcessUsage, own_memory, usage_of_descendants, usage_of_trees},
     session::{ServerState, ServerStatus},
@@ -52,9 +52,9 @@ fn describe(sampled: &Metrics, server: &ServerStatus) {
 }
 
 fn own_process(sampled: &Metrics) {
-    let (opened, closed) = connection_counts();
+    let (opened, requests) = traffic_counts();
     sampled.add("toolcrib_http_connections_opened_total", &[], opened as f64);
-    sampled.add("toolcrib_http_connections", &[], opened.saturating_sub(closed) as f64);
+    sampled.add("toolcrib_http_requests", &[], requests as f64);
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     sampled.add("process_cpu_seconds_total", &[], cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9);
     // Zero where there is no `/proc`.

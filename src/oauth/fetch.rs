@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use http_body_util::Full;
 use hyper::{
     Method, Request, StatusCode,
     body::Bytes,
@@ -140,12 +139,12 @@ impl Fetcher {
     async fn post(
         &self,
         url: &Url,
-        mut request: Request<Full<Bytes>>,
+        mut request: Request<Bytes>,
         kind: &'static str,
         body: String,
     ) -> Result<Fetched, OauthError> {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        *request.body_mut() = Full::new(Bytes::from(body));
+        *request.body_mut() = Bytes::from(body);
         let client = self.client(url)?;
         let reading = async {
             let mut answer = client.send(request).await.map_err(|error| unanswered(url, &error))?;
@@ -155,7 +154,7 @@ impl Fetcher {
     }
 }
 
-fn request(method: Method, url: &Url) -> Result<Request<Full<Bytes>>, OauthError> {
+fn request(method: Method, url: &Url) -> Result<Request<Bytes>, OauthError> {
     let mut request = http::request(method, url).map_err(|error| unanswered(url, &error))?;
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
     Ok(request)

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use http_body_util::Full;
 use hyper::{
     Method,
     body::Bytes,
@@ -244,7 +243,7 @@ impl Authorizer {
             headers
                 .insert(AUTHORIZATION, bearer.map_err(|_| unusable("the token cannot be sent".to_owned()))?);
         }
-        *request.body_mut() = Full::new(Bytes::from_static(QUESTION.as_bytes()));
+        *request.body_mut() = Bytes::from_static(QUESTION.as_bytes());
         let origin = crate::config::origin_of(&endpoint.url);
         let sending = timeout(LIMIT, http.tools_for(&endpoint.url).send(request)).await;
         let answer = sending

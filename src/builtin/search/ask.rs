@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::Full;
 use hyper::{
     Method, Request, StatusCode,
     body::Bytes,
@@ -60,15 +59,11 @@ impl Search {
         asked.map(|hits| (hits, not_applied)).map_err(|why| self.hide(why))
     }
 
-    fn request(
-        &self,
-        engine_request: &EngineRequest,
-        url: &Url,
-    ) -> Result<Request<Full<Bytes>>, RequestError> {
+    fn request(&self, engine_request: &EngineRequest, url: &Url) -> Result<Request<Bytes>, RequestError> {
         let mut request = http::request(engine_request.method.clone(), url)?;
         let json = HeaderValue::from_static("application/json");
         if let Some(body) = &engine_request.body {
-            *request.body_mut() = Full::new(body.to_string().into());
+            *request.body_mut() = body.to_string().into();
             request.headers_mut().insert(CONTENT_TYPE, json.clone());
         }
         let (header, prefix) = engine_request.key_header;
@@ -91,7 +86,7 @@ impl Search {
             let Some(to) = http::moved(&answer, &url) else { return Ok(answer) };
             // The usual behaviour of clients.
             if !matches!(answer.status.as_u16(), 307 | 308) {
-                (*request.method_mut(), *request.body_mut()) = (Method::GET, Full::default());
+                (*request.method_mut(), *request.body_mut()) = (Method::GET, Bytes::new());
                 request.headers_mut().remove(CONTENT_TYPE);
             }
             let (uri, _) = http::head(&to).map_err(|why| RequestError::Broken(why.into()))?;

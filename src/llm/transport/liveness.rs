@@ -8,18 +8,18 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::http::HostPool;
+use crate::http::ModelServer;
 use crate::llm::{LlmErrorClass as Class, errors::fault::Fault};
 
 /// Looks at one endpoint, for all who wait for it.
 pub(in crate::llm) struct LivenessCheck {
-    server: HostPool,
+    server: ModelServer,
     every: Duration,
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl LivenessCheck {
-    pub(in crate::llm) fn new(server: HostPool, every: Duration) -> Self {
+    pub(in crate::llm) fn new(server: ModelServer, every: Duration) -> Self {
         Self { server, every, last: Mutex::default() }
     }
 

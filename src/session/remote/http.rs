@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, StatusCode,
     body::Bytes,
@@ -292,7 +291,7 @@ impl RemoteHttp {
         let mut request = http::request(method, to)?;
         request.headers_mut().extend(headers);
         self.authorize(request.headers_mut(), token);
-        *request.body_mut() = Full::new(body);
+        *request.body_mut() = body;
         let client = if self.0.stalls.load(Relaxed) { &self.0.unpooled } else { &self.0.pooled };
         let mut answer = client.send(request).await?;
         if Challenge::is_in(&answer) {

@@ -148,7 +148,7 @@ fn connections_to_a_model_are_counted() {
         text.contains("toolcrib_tool_calls_in_flight{server=\"fix\"} 1")
     });
     assert_eq!(value::<u64>(&text, "toolcrib_http_connections_opened_total"), 1, "{text}");
-    assert_eq!(value::<u64>(&text, "toolcrib_http_connections"), 1, "{text}");
+    assert_eq!(value::<u64>(&text, "toolcrib_http_requests"), 0, "its answer was read: {text}");
     assert_eq!(value::<u64>(&text, "toolcrib_llm_requests_total{model=\"m\",outcome=\"ok\"}"), 1, "{text}");
 }
 

@@ -41,7 +41,7 @@ enum Scene {
     Flight,
     /// Scripts of statuses: attempts at the server and attempts reported.
     Status,
-    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; and the same over bare sockets.
+    /// 1,000 requests of 50 ms at once, twice: time, CPU, connections; and the same by the HTTP client alone and over bare sockets.
     Burst,
     /// Requests whose first attempt fails.
     First,

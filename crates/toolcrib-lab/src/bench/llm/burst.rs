@@ -1,5 +1,6 @@
 //! Measures a thousand parallel requests with answers of 50 ms, twice: over new and over kept connections. By a model
-//! client, and for comparison over bare sockets, which no client can be faster than.
+//! client, and for comparison by the HTTP client beneath it alone, and over bare sockets, which no client can be faster
+//! than.
 
 use std::{
     io,
@@ -69,6 +70,10 @@ pub(super) async fn row() -> anyhow::Result<Row> {
     };
     let (first, again) = (Round::of(&ours, ask).await, Round::of(&ours, ask).await);
     let theirs = server()?;
+    let plain = reqwest_client()?;
+    let ask = async || by_reqwest(&plain, theirs.url()).await;
+    let (plain_first, plain_again) = (Round::of(&theirs, ask).await, Round::of(&theirs, ask).await);
+    let theirs = server()?;
     let mut sockets = Vec::new();
     let mut ask = async || bare(theirs.url(), &mut sockets).await;
     let bare_first = Round::of(&theirs, &mut ask).await;
@@ -79,17 +84,44 @@ pub(super) async fn row() -> anyhow::Result<Row> {
         target: "150 ms, 100 us of CPU each; again: none opened",
         ok: again.opened == 0 && rounds.iter().all(|round| round.failed == 0 && round.in_time()),
         measured: json!({"first": first.json(), "second": again.json(), "sockets_first": bare_first.json(),
-            "sockets_second": bare_again.json()}),
+            "sockets_second": bare_again.json(), "reqwest_first": plain_first.json(),
+            "reqwest_second": plain_again.json()}),
         text: format!(
-            "{}; {}; {} and {} opened; bare sockets {}; {}",
+            "{}; {}; {} and {} opened; reqwest {}; {}; bare sockets {}; {}",
             first.text(),
             again.text(),
             first.opened,
             again.opened,
+            plain_first.text(),
+            plain_again.text(),
             bare_first.text(),
             bare_again.text()
         ),
     })
+}
+
+#[expect(clippy::disallowed_methods, reason = "what ours is compared with")]
+fn reqwest_client() -> anyhow::Result<reqwest::Client> {
+    Ok(reqwest::Client::builder().no_proxy().build()?)
+}
+
+/// The same requests by the HTTP client alone: how many failed, and how long until the last of them had ended.
+async fn by_reqwest(client: &reqwest::Client, url: &str) -> (usize, Duration) {
+    let began = Instant::now();
+    let mut asking = JoinSet::new();
+    for number in 0..REQUESTS {
+        let request =
+            client.post(format!("{url}/chat/completions")).header("content-type", "application/json");
+        let request = request.body(body(number));
+        asking.spawn(async move { request.send().await?.error_for_status()?.bytes().await });
+    }
+    let failed = asking.join_all().await.into_iter().filter(Result::is_err).count();
+    (failed, began.elapsed())
+}
+
+fn body(number: u16) -> String {
+    let message = json!({"role": "user", "content": format!("agent {number}")});
+    json!({"model": "loopback", "messages": [message]}).to_string()
 }
 
 /// The same requests with nothing around them, over `sockets` that are connected already, or new ones: how many
@@ -99,8 +131,7 @@ async fn bare(url: &str, sockets: &mut Vec<TcpStream>) -> (usize, Duration) {
     let mut asking = JoinSet::new();
     let (at, path) = url.trim_start_matches("http://").split_once('/').unwrap_or((url, ""));
     for number in 0..REQUESTS {
-        let message = json!({"role": "user", "content": format!("agent {number}")});
-        let body = json!({"model": "loopback", "messages": [message]}).to_string();
+        let body = body(number);
         let request = format!(
             "POST /{path}/chat/completions HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\ncontent-length: \
              {}\r\n\r\n{body}",

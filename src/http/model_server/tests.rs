@@ -1,23 +1,25 @@
 //! Tests pools, routes and counts with real sockets.
 
-use std::sync::{
-    Arc, LazyLock,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 use axum::{Router, routing::get};
-use hyper_util::client::proxy::matcher::Matcher;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Barrier,
-    time::sleep,
+    task::JoinSet,
 };
 
 use super::*;
 use crate::{
     config::{HttpConfig, HttpVersion},
-    http::{HttpClients, ModelPool, route::AddressScope, tests::serve, tls},
+    http::{HttpClients, ModelPool, client::Traffic, proxies::Proxies, tests::serve},
 };
 
 /// How long a test waits for something that must happen.
@@ -32,7 +34,7 @@ fn url(at: &str) -> Url {
 }
 
 /// The body of what is at `at`, read to its end.
-async fn fetch(origin: &HostPool, at: &str) -> String {
+async fn fetch(origin: &ModelServer, at: &str) -> String {
     let mut answer = origin.get(&url(at)).await.unwrap();
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.unwrap() {
@@ -96,7 +98,7 @@ fn one_server_with_one_limit_is_one_pool() {
     assert_ne!(usual, pool("https://localhost/v1", None));
 }
 
-/// What was written up to the end of a request's head.
+/// Reads up to the end of a request's head.
 async fn request(socket: &mut TcpStream) -> String {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n") {
@@ -121,50 +123,15 @@ async fn idle_and_closed_connections_are_not_used() {
         };
         tokio::join!(fetch(&origin, &at), answer).1
     };
-    drop(answered().await);
-    let noticed = async {
-        while !origin.pool().idle[0].1.is_closed() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(LONG, noticed).await.unwrap();
+    let mut first = answered().await;
+    first.shutdown().await.unwrap();
+    let noticed = timeout(LONG, first.read(&mut [0])).await.unwrap();
+    assert_eq!(noticed.unwrap(), 0, "the client closes its side, too");
     let mut second = answered().await;
     assert_eq!(origin.connections(), (2, 0));
     // Closed by the client, who is not asked for anything meanwhile.
     let ended = timeout(LONG, second.read(&mut [0])).await.unwrap();
     assert_eq!(ended.unwrap(), 0);
-    assert!(origin.pool().idle.is_empty());
-}
-
-#[tokio::test]
-async fn connections_are_kept_as_long_as_the_server_says() {
-    const TOLD: &[u8] = b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=75, max=9\r\ncontent-length: 0\r\n\r\n";
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = format!("http://{}/", listener.local_addr().unwrap());
-    let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
-    let answer = async |socket: &mut TcpStream| {
-        request(socket).await;
-        socket.write_all(TOLD).await.unwrap();
-    };
-    let later = async |seconds| {
-        tokio::time::pause();
-        tokio::time::advance(Duration::from_secs(seconds)).await;
-        tokio::time::resume();
-    };
-    let first = async {
-        let (mut socket, _) = listener.accept().await.unwrap();
-        answer(&mut socket).await;
-        socket
-    };
-    let (_, mut socket) = tokio::join!(fetch(&origin, &at), first);
-    for _ in 0..3 {
-        later(60).await;
-        tokio::join!(fetch(&origin, &at), answer(&mut socket));
-    }
-    assert_eq!(origin.connections(), (1, 3));
-    later(74).await;
-    let ended = timeout(LONG, socket.read(&mut [0])).await.unwrap();
-    assert_eq!(ended.unwrap(), 0, "the client closes it before the server does");
 }
 
 #[tokio::test]
@@ -203,14 +170,15 @@ async fn a_redirect_is_returned_as_an_answer() {
     assert_eq!(answer.status, 307, "a POST would become a GET");
 }
 
-static TLS: LazyLock<tls::SharedTlsConfig> = LazyLock::new(tls::SharedTlsConfig::default);
+/// The server at `to`, by `access`.
+fn by(access: Access, to: &str) -> Result<ModelServer, String> {
+    let usual = clients().models.usual;
+    ModelServer::new(url(to), Traffic { access, connect_timeout: LONG, ..usual }.client())
+}
 
-/// The way to `to` where one proxy is set for all.
-fn route(to: &str, proxy: &str) -> Result<HostPool, String> {
-    let matcher = Matcher::builder().all(proxy).build();
-    let route =
-        Route::new(&to.parse().unwrap(), AddressScope::Proxied(&matcher), &TLS, (LONG, HttpVersion::Http1))?;
-    Ok(HostPool::new(route, (LONG, IdleTime::set(LONG)), None))
+/// The same where one proxy is set for all.
+fn through(proxy: &str, to: &str) -> Result<ModelServer, String> {
+    by(Access::Proxied(Proxies::one(proxy)), to)
 }
 
 #[tokio::test]
@@ -224,13 +192,14 @@ async fn a_proxy_gets_the_full_url_and_credentials() {
         asked
     };
     let (plain, encrypted) = ("http://models.test/v1/models?x=1", "https://models.test/v1");
-    let origin = route("http://models.test", &proxy).unwrap();
+    let origin = through(&proxy, "http://models.test").unwrap();
     let (_, asked) = tokio::join!(fetch(&origin, plain), answer());
-    assert!(asked.starts_with(&format!("GET {plain} HTTP/1.1\r\nhost: models.test\r\n")), "{asked}");
+    assert!(asked.starts_with(&format!("GET {plain} HTTP/1.1\r\n")), "{asked}");
+    assert!(asked.contains("\r\nhost: models.test\r\n"), "{asked}");
     assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
 
     // The proxy accepts, but no TLS server follows.
-    let origin = route("https://models.test", &proxy).unwrap();
+    let origin = through(&proxy, "https://models.test").unwrap();
     let no_one = url(encrypted);
     let (refused, asked) = tokio::join!(origin.get(&no_one), answer());
     assert!(matches!(refused, Err(RequestError::NoConnection(_))), "{refused:?}");
@@ -238,13 +207,13 @@ async fn a_proxy_gets_the_full_url_and_credentials() {
     assert!(asked.contains("\r\nproxy-authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
     assert!(asked.contains("\r\nuser-agent: toolcrib/"), "{asked}");
 
-    let refused = route("http://models.test", "socks5://127.0.0.1:1").unwrap_err();
+    let refused = through("socks5://127.0.0.1:1", "http://models.test").unwrap_err();
     assert_eq!(refused, "the proxy for it is a socks5:// one, where http:// and https:// are known");
 }
 
-/// What the kernel waits for on the client's side of a connection to `listener`: the timer in its table of sockets.
+/// Returns the timer in the kernel's table of sockets for the client's side of a connection to `listener`.
 #[cfg(target_os = "linux")]
-async fn timer(origin: &HostPool, listener: &TcpListener) -> String {
+async fn timer(origin: &ModelServer, listener: &TcpListener) -> String {
     let at = listener.local_addr().unwrap();
     let url = format!("http://{at}/");
     let answer = async {
@@ -267,35 +236,38 @@ async fn only_connections_to_other_machines_are_kept_alive() {
     // As in https://docs.kernel.org/networking/proc_net_tcp.html.
     let (none, keepalive) = ("00", "02");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let to: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let without_proxy = Matcher::builder().build();
-    let way = |reach: AddressScope<'_>| {
-        HostPool::new(
-            Route::new(&to, reach, &TLS, (LONG, HttpVersion::Http1)).unwrap(),
-            (LONG, IdleTime::set(LONG)),
-            None,
-        )
-    };
-    assert_eq!(timer(&way(AddressScope::Near), &listener).await, none);
-    assert_eq!(timer(&way(AddressScope::Proxied(&without_proxy)), &listener).await, keepalive);
+    let to = format!("http://{}", listener.local_addr().unwrap());
+    assert_eq!(timer(&by(Access::Near, &to).unwrap(), &listener).await, none);
+    assert_eq!(timer(&by(Access::Direct, &to).unwrap(), &listener).await, keepalive);
 }
 
 #[tokio::test]
 async fn idle_connections_are_kept_as_long_as_configured() {
-    let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    // What the server says about it is not followed.
+    const TOLD: &[u8] = b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=75, max=9\r\ncontent-length: 0\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = format!("http://{}/", listener.local_addr().unwrap());
     let pool = |idle| ModelPool { idle, ..ModelPool::default() };
     let clients = clients();
     let patient = clients.model_server(&url(&at), pool(LONG)).unwrap();
     let usual = clients.model_server(&url(&at), ModelPool::default()).unwrap();
-    assert_eq!((fetch(&patient, &at).await, fetch(&usual, &at).await), ("ok".to_owned(), "ok".to_owned()));
-    let closed = async {
-        while !usual.pool().idle.is_empty() {
-            sleep(Duration::from_millis(10)).await;
-        }
+    let answer = async |socket: &mut TcpStream| {
+        request(socket).await;
+        socket.write_all(TOLD).await.unwrap();
     };
-    timeout(LONG, closed).await.unwrap();
+    let answered = async |server: &ModelServer| {
+        let answering = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            answer(&mut socket).await;
+            socket
+        };
+        tokio::join!(fetch(server, &at), answering).1
+    };
+    let (mut kept, mut closed) = (answered(&patient).await, answered(&usual).await);
+    let ended = timeout(LONG, closed.read(&mut [0])).await.unwrap();
+    assert_eq!(ended.unwrap(), 0, "the client closes it before most servers do");
     // Longer than the usual ones are kept.
-    fetch(&patient, &at).await;
+    tokio::join!(fetch(&patient, &at), answer(&mut kept));
     assert_eq!(patient.connections(), (1, 1));
 }
 

@@ -3,12 +3,13 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::{
     HeaderMap, Uri,
-    header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT},
+    header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT},
 };
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// Where a request to `url` goes, and the headers that all of them have.
+/// Where a request to `url` goes, and the headers that all of them have. The client adds `Host`, by the version of HTTP
+/// that it comes to speak.
 ///
 /// # Errors
 /// What of it no request may hold.
@@ -17,9 +18,6 @@ pub(crate) fn head(url: &Url) -> Result<(Uri, HeaderMap), String> {
     text.extend(query.into_iter().flat_map(|query| ["?", query]));
     let to = Uri::try_from(text).map_err(|error| error.to_string())?;
     let mut headers = HeaderMap::new();
-    if let Some(host) = to.authority() {
-        headers.insert(HOST, HeaderValue::from_str(host.as_str()).map_err(|error| error.to_string())?);
-    }
     headers.insert(USER_AGENT, HeaderValue::from_static(crate::http::USER_AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     if let Some(credentials) = credentials(url) {
@@ -50,11 +48,9 @@ mod tests {
         let url = Url::parse("http://me:p%40ss@models.test:8080/v1/chat?x=1#there").unwrap();
         let (to, headers) = head(&url).unwrap();
         assert_eq!(to, "http://models.test:8080/v1/chat?x=1");
-        assert_eq!(headers[HOST], "models.test:8080");
         assert_eq!(headers[AUTHORIZATION], "Basic bWU6cEBzcw==");
         let (to, headers) = head(&Url::parse("https://models.test:443").unwrap()).unwrap();
         assert_eq!(to, "https://models.test/");
-        assert_eq!(headers[HOST], "models.test");
         assert!(!headers.contains_key(AUTHORIZATION));
     }
 }
