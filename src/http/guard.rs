@@ -83,7 +83,7 @@ fn keep_public(found: &mut Vec<SocketAddr>) -> Result<(), NotPublic> {
 pub(crate) struct NotPublic(IpAddr);
 
 impl NotPublic {
-    /// What the URL itself says: an address written as a number is never resolved.
+    /// Checks an address that the URL itself has: one written as a number is never resolved.
     pub(crate) fn check(url: &Url) -> Result<(), Self> {
         match literal(url) {
             Some(address) if !is_public(address) => Err(Self(address)),

@@ -9,16 +9,16 @@ use crate::duration::spelled;
 /// The longest value that is shown.
 const MAX_SHOWN: usize = 60;
 
-/// What an answer asks for.
+/// The wait that an answer asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RetryAfter {
-    /// What is longer than can be counted is [`Duration::MAX`]. `None`: it is neither a number nor a date.
+    /// The wait; [`Duration::MAX`] if it is longer than can be counted. `None`: the text is neither a number nor a date.
     pub(crate) wait: Option<Duration>,
-    /// As it is written.
+    /// The text of the header, up to 60 letters.
     pub(crate) text: String,
 }
 
-/// The wait that an answer asks for.
+/// Reads the wait from the headers of an answer.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<RetryAfter> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     Some(RetryAfter { wait: asked_wait(text, headers), text: text.chars().take(MAX_SHOWN).collect() })

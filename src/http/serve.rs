@@ -41,7 +41,7 @@ use crate::{cancel::CancellationToken, limit::possible_connections};
 
 /// How long a connection may be open without a byte.
 const FIRST_BYTE: Duration = Duration::from_secs(5);
-/// What a peer with too many connections gets.
+/// The answer to a peer with too many connections.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
     Connection: close\r\n\r\ntoo many connections of this address are open (`max_connections` in [gateway])\n";
 /// Bytes of the head of a request, and its header lines.
@@ -69,7 +69,7 @@ pub(crate) struct HttpServer {
     public_host: Option<String>,
 }
 
-/// What connections may take.
+/// Limits of connections: their number and times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
     /// Connections at once, and half of them of one peer, but of this machine; not more than half of the files that there can be.

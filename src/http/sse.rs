@@ -33,7 +33,7 @@ pub(crate) struct Parser {
     returned: bool,
     /// A line was read: there is no byte order mark any more.
     begun: bool,
-    /// Of the event that is not complete.
+    /// The id of the event that is not complete.
     next_id: Option<String>,
     last_id: Option<String>,
     retry: Option<Duration>,
@@ -65,7 +65,7 @@ impl Parser {
         self.event
     }
 
-    /// As [`Parser::end`], for one that says where it goes on: there that event does not count.
+    /// Takes the last event like [`Parser::end`], and keeps the id at which the stream goes on: that event does not change it.
     pub(crate) fn take_rest(&mut self) -> Option<Event> {
         if !self.line.is_empty() {
             self.end_of_line();

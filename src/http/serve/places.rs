@@ -54,9 +54,9 @@ impl fmt::Display for Peer {
 /// Why a connection is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// All are at work.
+    /// All connections are at work.
     All,
-    /// Those of its peer are.
+    /// All connections that its peer may have are at work.
     OfPeer,
 }
 
@@ -128,7 +128,7 @@ impl Places {
         Ok(Place { places: self.clone(), number, peer, end })
     }
 
-    /// As [`Places::take`], once there is one.
+    /// Takes a place like [`Places::take`], and waits until there is one.
     ///
     /// # Errors
     /// The peer has too many.
