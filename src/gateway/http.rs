@@ -26,10 +26,7 @@ mod replay;
 mod sessions;
 mod sse;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri,
@@ -54,7 +51,6 @@ use self::{
 use super::{
     Budget, BudgetFull, Gateway,
     activity::{ServerLines, shown},
-    busy_wait::{Awaited, BusyWait, FOR_REQUEST},
     hello::MODERN_VERSION,
     message::{ClientMessage, Unreadable},
     search::called_tool,
@@ -90,9 +86,6 @@ pub(super) struct HttpState {
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
     clock: Arc<LateClock>,
-    due_requests: BusyWait,
-    /// Since the last answer, until the next request.
-    due: Mutex<Option<Awaited>>,
     /// For the page.
     live: LiveData,
     end: CancellationToken,
@@ -173,15 +166,13 @@ impl HttpState {
             callers: Sessions::new(most),
             sse: Arc::new(Sessions::new(most)),
             clock: Arc::default(),
-            due_requests: BusyWait::new(FOR_REQUEST),
-            due: Mutex::default(),
             end,
         }
     }
 
     /// Ends what has nothing to do, and watches what is late, for as long as it is polled.
     pub(super) async fn work(&self) {
-        tokio::join!(self.clock.work(), self.due_requests.work(), self.expire());
+        tokio::join!(self.clock.work(), self.expire());
     }
 
     async fn expire(&self) {
@@ -207,20 +198,8 @@ impl HttpState {
             "/" => page::page(&request),
             "/healthz" => healthy(&request),
             "/readyz" => unless_get(&request).unwrap_or_else(|| self.ready()),
-            _ => {
-                let due = self.due().take();
-                if let Some(awaited) = due {
-                    self.due_requests.came(awaited);
-                }
-                let answer = self.guarded(request).await;
-                *self.due() = Some(self.due_requests.begin());
-                answer
-            }
+            _ => self.guarded(request).await,
         }
-    }
-
-    fn due(&self) -> MutexGuard<'_, Option<Awaited>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What pages of other origins and callers without a token do not get.
