@@ -16,7 +16,6 @@ mod body;
 mod callers;
 mod calls;
 mod headers;
-mod late;
 mod legacy;
 mod live;
 mod modern;
@@ -42,7 +41,6 @@ use self::{
     body::HeldBody,
     callers::{Caller, InFlight, Owner, crowded, over_budget},
     headers::Accepted,
-    late::LateClock,
     live::LiveData,
     modern::is_modern,
     protected::named_endpoint,
@@ -85,7 +83,6 @@ pub(super) struct HttpState {
     callers: Sessions<CallerKey>,
     /// Of the transport of 2024-11-05.
     sse: Arc<Sessions<String>>,
-    clock: Arc<LateClock>,
     /// For the page.
     live: LiveData,
     end: CancellationToken,
@@ -165,17 +162,12 @@ impl HttpState {
             sessions: Sessions::new(most),
             callers: Sessions::new(most),
             sse: Arc::new(Sessions::new(most)),
-            clock: Arc::default(),
             end,
         }
     }
 
-    /// Ends what has nothing to do, and watches what is late, for as long as it is polled.
+    /// Ends what has nothing to do, for as long as it is polled.
     pub(super) async fn work(&self) {
-        tokio::join!(self.clock.work(), self.expire());
-    }
-
-    async fn expire(&self) {
         let idle = self.config.idle;
         loop {
             tokio::time::sleep((idle / 4).clamp(LEAST_LOOK, MOST_LOOK)).await;
