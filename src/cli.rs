@@ -15,7 +15,6 @@
 mod bench;
 mod context;
 mod daemon;
-mod memory;
 mod runs;
 mod servers;
 mod setup;
