@@ -27,7 +27,6 @@ use super::{
 };
 use crate::text::cut;
 
-pub(crate) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
 /// Rows of the table of tasks.
 const ROWS: usize = 3000;
@@ -56,7 +55,7 @@ impl RunPage {
         let (details, told) = details(run, rows);
         let told: HashSet<String> = told.into_iter().collect();
         let html = [
-            page::head(&title, STYLE, Some(SCRIPT)),
+            page::head(&title, Some(SCRIPT)),
             head(run, &figures, run.tasks.len(), None),
             table::failed_tasks(&figures, rows, &told),
             samples::samples(run),

@@ -9,15 +9,13 @@ pub mod start_chart;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::{Digest, Sha256};
 
-use crate::tool::is_unseen;
+use crate::{style::STYLE, tool::is_unseen};
 
 /// Ticks of a time axis, about.
 const TICKS: f64 = 6.0;
-/// Colours after Okabe and Ito, who chose them for colour-blind readers; patterns have the same meaning.
-pub(crate) const STYLE: &str = include_str!("page/style.css");
 
-/// The page's beginning, up to its first heading. `style` comes after the common one.
-pub fn head(title: &str, style: &str, script: Option<&str>) -> String {
+/// The page's beginning, up to its first heading.
+pub fn head(title: &str, script: Option<&str>) -> String {
     let scripts = script.map_or_else(String::new, |script| {
         format!("; script-src 'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(script.as_bytes())))
     });
@@ -25,7 +23,7 @@ pub fn head(title: &str, style: &str, script: Option<&str>) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{scripts}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}{style}</style></head><body>\n{}\n<h1>{title}</h1>\n",
+         <title>{title}</title>\n<style>{STYLE}</style></head><body>\n{}\n<h1>{title}</h1>\n",
         start_chart::PATTERNS,
         title = escape(title),
     )

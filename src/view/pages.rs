@@ -14,6 +14,7 @@ use crate::{
         },
         page::{self, escape},
     },
+    style::STYLE,
     text::{counted, cut, rounded_count},
 };
 
@@ -23,7 +24,7 @@ const RUNS: usize = 500;
 
 /// The style of all pages.
 pub(super) fn style() -> String {
-    [page::STYLE, html::STYLE, include_str!("style.css")].concat()
+    [STYLE, include_str!("style.css")].concat()
 }
 
 /// What a run is called in addresses: the name of its folder.

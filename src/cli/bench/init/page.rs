@@ -21,7 +21,7 @@ use toolcrib::cli_support::{
 pub(super) fn html(document: &Document, json: &str) -> String {
     let total = document.modes.first().map_or(0, |mode| mode.total);
     let title = format!("Start of {}", counted(total, "server"));
-    let mut text = page::head(&title, "", None);
+    let mut text = page::head(&title, None);
     text.push_str(&format!(
         "<p class=\"soft\">toolcrib {}, {} of each mode, start jobs {}, {}</p>\n",
         escape(&document.version),
