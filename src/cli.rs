@@ -16,7 +16,6 @@ mod bench;
 mod context;
 mod daemon;
 mod help;
-mod memory;
 mod runs;
 mod servers;
 mod setup;

@@ -16,7 +16,6 @@ mod arguments;
 mod asking;
 mod bridge;
 mod budget;
-mod busy_wait;
 mod client;
 mod exchange;
 mod held;
@@ -68,10 +67,7 @@ pub(crate) use self::{
     router::Router,
     tool_access::ToolAccess,
 };
-use self::{
-    busy_wait::BusyWait, held::HeldRequests, listed::ServerFaults, listening::ChangedList,
-    tool_access::ToolRule,
-};
+use self::{held::HeldRequests, listed::ServerFaults, listening::ChangedList, tool_access::ToolRule};
 use crate::{
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
@@ -100,7 +96,6 @@ struct GatewayState {
     router: Arc<Router>,
     held: HeldRequests,
     faults: ServerFaults,
-    due_answers: BusyWait,
     /// Changes when something happened to a server.
     news: watch::Receiver<u64>,
     /// Cancelled once the gateway takes no new requests.
@@ -178,17 +173,7 @@ impl Gateway {
         draining: CancellationToken,
     ) -> Self {
         let (held, faults, last_client) = Default::default();
-        let due_answers = BusyWait::new(busy_wait::FOR_ANSWER);
-        Self(Arc::new(GatewayState {
-            lender,
-            router,
-            held,
-            faults,
-            due_answers,
-            news,
-            draining,
-            last_client,
-        }))
+        Self(Arc::new(GatewayState { lender, router, held, faults, news, draining, last_client }))
     }
 
     /// A new client at `endpoint`. Several callers may speak as it: then the ids of requests may be the same, and cancel
@@ -200,9 +185,9 @@ impl Gateway {
         client
     }
 
-    /// Tells clients of changes, and waits for answers, for as long as it is polled.
+    /// Tells clients and servers of changes, for as long as it is polled.
     pub(crate) async fn work(&self) {
-        tokio::join!(self.0.due_answers.work(), self.tell_changes(), self.tell_servers());
+        tokio::join!(self.tell_changes(), self.tell_servers());
     }
 
     /// Tells servers that were restarted, own ones of clients among them, what their clients want of them.

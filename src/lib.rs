@@ -155,6 +155,8 @@ pub mod session;
 pub mod start;
 #[cfg(feature = "agents")]
 mod store;
+#[cfg(any(feature = "agents", feature = "serve"))]
+mod style;
 pub mod task;
 mod text;
 pub mod tool;

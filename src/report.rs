@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 #[doc(hidden)]
 pub use self::figures::at_percent;
-pub(crate) use self::junit::TestSuite;
+pub(crate) use self::junit::RunSuite;
 pub use self::junit::write_junit;
 pub use self::{
     compare::{ComparedTask, PairedTest, RunComparison, TaskChange, TaskPair},

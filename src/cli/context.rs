@@ -74,23 +74,12 @@ impl Locked {
     }
 }
 
-/// Makes room for 4096 descriptors while there is one thread only. Linux doubles the table as it fills, and where
-/// threads share it, all that open something wait 10 to 20 ms each time (`synchronize_rcu`): 40 ms of a thousand model
-/// requests at once.
-fn reserve_descriptors() {
-    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let last = allowed.unwrap_or(u64::MAX).min(4096).saturating_sub(1);
-    // Without room all goes on as well, only later.
-    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last.try_into().unwrap_or(0)));
-}
-
 impl Context<'_> {
     /// Runs the work of a command in a runtime of its own, until it is done or a signal ends it.
     pub(super) fn in_runtime(
         &self,
         command: impl Future<Output = anyhow::Result<ExitCode>>,
     ) -> anyhow::Result<ExitCode> {
-        reserve_descriptors();
         // One thread for all that waits, as nearly all here does. Measured against one for each core: a fifth less work
         // for a model request, and a thousand at once open the thousand connections that they need at the first time.
         // What computes (long results, pages, rules of files) has threads of its own.

@@ -277,11 +277,7 @@ impl RequestUnderWay {
             exchange: entry.number,
             whose: self.whose,
         };
-        let due = &self.client.gateway.0.due_answers;
-        let awaited = due.begin();
-        let forwarded = session.forward(request).await;
-        due.came(awaited);
-        let (answer, outcome) = match forwarded {
+        let (answer, outcome) = match session.forward(request).await {
             Ok(Forwarded { answer, is_error }) => {
                 if let Some(task) = about_task.filter(|_| method == "tasks/result" && answer.is_ok()) {
                     let place = place_of(session, self.client.number);

@@ -16,7 +16,6 @@ mod body;
 mod callers;
 mod calls;
 mod headers;
-mod late;
 mod legacy;
 mod live;
 mod modern;
@@ -26,10 +25,7 @@ mod replay;
 mod sessions;
 mod sse;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri,
@@ -45,7 +41,6 @@ use self::{
     body::HeldBody,
     callers::{Caller, InFlight, Owner, crowded, over_budget},
     headers::Accepted,
-    late::LateClock,
     live::LiveData,
     modern::is_modern,
     protected::named_endpoint,
@@ -54,7 +49,6 @@ use self::{
 use super::{
     Budget, BudgetFull, Gateway,
     activity::{ServerLines, shown},
-    busy_wait::{Awaited, BusyWait, FOR_REQUEST},
     hello::MODERN_VERSION,
     message::{ClientMessage, Unreadable},
     search::called_tool,
@@ -89,10 +83,6 @@ pub(super) struct HttpState {
     callers: Sessions<CallerKey>,
     /// Sessions of the transport of 2024-11-05, by their ids.
     sse: Arc<Sessions<String>>,
-    clock: Arc<LateClock>,
-    due_requests: BusyWait,
-    /// The wait for the next request, since the last answer.
-    due: Mutex<Option<Awaited>>,
     /// State of the page.
     live: LiveData,
     end: CancellationToken,
@@ -172,19 +162,12 @@ impl HttpState {
             sessions: Sessions::new(most),
             callers: Sessions::new(most),
             sse: Arc::new(Sessions::new(most)),
-            clock: Arc::default(),
-            due_requests: BusyWait::new(FOR_REQUEST),
-            due: Mutex::default(),
             end,
         }
     }
 
-    /// Ends what has nothing to do, and watches what is late, for as long as it is polled.
+    /// Ends what has nothing to do, for as long as it is polled.
     pub(super) async fn work(&self) {
-        tokio::join!(self.clock.work(), self.due_requests.work(), self.expire());
-    }
-
-    async fn expire(&self) {
         let idle = self.config.idle;
         loop {
             tokio::time::sleep((idle / 4).clamp(LEAST_LOOK, MOST_LOOK)).await;
@@ -207,20 +190,8 @@ impl HttpState {
             "/" => page::page(&request),
             "/healthz" => healthy(&request),
             "/readyz" => unless_get(&request).unwrap_or_else(|| self.ready()),
-            _ => {
-                let due = self.due().take();
-                if let Some(awaited) = due {
-                    self.due_requests.came(awaited);
-                }
-                let answer = self.guarded(request).await;
-                *self.due() = Some(self.due_requests.begin());
-                answer
-            }
+            _ => self.guarded(request).await,
         }
-    }
-
-    fn due(&self) -> MutexGuard<'_, Option<Awaited>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses pages of other origins, answers preflights and requests for metadata, and passes the others on.

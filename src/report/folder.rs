@@ -372,7 +372,8 @@ mod tests {
             assert!(follower.refresh().unwrap());
             let (_, task) = follower.task("b").unwrap().unwrap();
             assert_eq!(about(&task), (200.0, 400.0));
-            assert!(follower.head().contains("without 2 h 0 min interrupted</small>"), "{}", follower.head());
+            let head = follower.head().0;
+            assert!(head.contains("without 2 h 0 min interrupted</small>"), "{head}");
         }
     }
 }

@@ -7,6 +7,7 @@ mod tail;
 
 use std::{collections::HashMap, path::Path};
 
+use maud::{Markup, html};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::rows::{Sort, TaskPage, TaskQuery};
@@ -220,21 +221,21 @@ impl RunFollower {
     }
 
     /// The part of the page above the tasks.
-    pub(crate) fn head(&self) -> String {
+    pub(crate) fn head(&self) -> Markup {
         let ended = self.rows.iter().filter(|row| row.status != UNFINISHED).count();
         let figures = self.figures();
         let head = html::head(&self.run, &figures, ended, Some(self.state));
-        format!("{head}{}{}", self.activity.html(&self.run), self.failures(&figures))
+        html! { (head) (self.activity.html(&self.run)) (self.failures(&figures)) }
     }
 
     /// The part below the tasks: the timeline, where the time went, and how the servers started.
-    pub(crate) fn charts(&self) -> String {
+    pub(crate) fn charts(&self) -> Markup {
         let time = html::time_and_tools(&self.run, &self.figures());
-        [self.timeline(), time, html::starts(&self.run)].concat()
+        html! { (self.timeline()) (time) (html::starts(&self.run)) }
     }
 
     /// List of the tasks in work, as HTML: each with what it waits for, in the order in which they began.
-    pub(crate) fn in_work(&self) -> String {
+    pub(crate) fn in_work(&self) -> Markup {
         let mut tasks: Vec<&RunTask> = self.run.tasks.iter().collect();
         tasks.sort_by(|a, b| a.start_ms.total_cmp(&b.start_ms));
         rows::in_work(&tasks[..tasks.len().min(IN_WORK)], tasks.len(), self.state, self.now_ms())
@@ -253,7 +254,7 @@ impl RunFollower {
     }
 
     /// All tasks side by side on one axis of time.
-    fn timeline(&self) -> String {
+    fn timeline(&self) -> Markup {
         let named = self.rows.len() <= NAMED;
         let tasks = self.rows.iter().map(|row| RunTask {
             task: if named { self.name_of(row).unwrap_or_default() } else { String::new() },

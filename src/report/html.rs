@@ -13,21 +13,22 @@ pub(crate) use self::head::{outcomes, title};
 pub(super) use self::{head::head, starts::starts, table::rank, timeline::timeline};
 #[cfg(feature = "view")]
 pub(super) use self::{
-    table::{COLUMNS, FAILURES, TaskCells, column, failures, table_of, task_words, went_wrong},
+    table::{COLUMNS, FAILURES, TaskCells, TaskTableRow, column, failures, table_of, task_words, went_wrong},
     timeline::{axis_row, pauses},
 };
 
 use std::collections::HashSet;
 
+use maud::{Markup, html};
+
 use super::{
     figures::{Figures, TimesRow},
     folder::{RunFolder, RunTask},
-    page::{self, escape},
+    page::{self, key, width},
     words,
 };
 use crate::text::cut;
 
-pub(crate) const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/script.js");
 /// Rows of the table of tasks.
 const ROWS: usize = 3000;
@@ -55,27 +56,25 @@ impl RunPage {
         let title = title_of(run);
         let (details, told) = details(run, rows);
         let told: HashSet<String> = told.into_iter().collect();
-        let html = [
-            page::head(&title, STYLE, Some(SCRIPT)),
-            head(run, &figures, run.tasks.len(), None),
-            table::failed_tasks(&figures, rows, &told),
-            samples::samples(run),
-            timeline(run, &run.tasks, |task| told.contains(&anchor(task))),
-            where_time_goes(&figures),
-            tools(run, &figures),
-            starts(run),
-            table::table(run, rows, &told),
-            details,
-            page::tail(&json, Some(SCRIPT)),
-        ];
-        Self { html: html.concat(), json, summary: figures.words(run) }
+        let body = html! {
+            (head(run, &figures, run.tasks.len(), None))
+            (table::failed_tasks(&figures, rows, &told))
+            (samples::samples(run))
+            (timeline(run, &run.tasks, |task| told.contains(&anchor(task))))
+            (where_time_goes(&figures))
+            (tools(run, &figures))
+            (starts(run))
+            (table::table(run, rows, &told))
+            (details)
+        };
+        Self { html: page::page(&title, Some(SCRIPT), &body, &json), json, summary: figures.words(run) }
     }
 }
 
 /// Where the time of a run went, by kind and by tool.
 #[cfg(feature = "view")]
-pub(super) fn time_and_tools(run: &RunFolder, figures: &Figures) -> String {
-    where_time_goes(figures) + &tools(run, figures)
+pub(super) fn time_and_tools(run: &RunFolder, figures: &Figures) -> Markup {
+    html! { (where_time_goes(figures)) (tools(run, figures)) }
 }
 
 /// A time for people.
@@ -126,86 +125,84 @@ pub(super) fn anchor(task: &RunTask) -> String {
     }
 }
 
-pub(crate) fn badge(status: &str) -> String {
-    format!("<span class=\"badge {0}\"><b>{1}</b> {0}</span>", escape(status), sign(status))
+pub(crate) fn badge(status: &str) -> Markup {
+    html! { span class={ "badge " (status) } { b { (sign(status)) } " " (status) } }
 }
 
-fn where_time_goes(sums: &Figures) -> String {
+fn where_time_goes(sums: &Figures) -> Markup {
     let parts = Figures::parts(&sums.time);
     let all: f64 = parts.iter().map(|(_, _, ms)| ms).sum();
     if all <= 0.0 {
-        return String::new();
+        return Markup::default();
     }
-    let percent = |ms: f64| 100.0 * ms / all;
-    let bar = parts
-        .iter()
-        .map(|(class, words, ms)| {
-            let share = percent(*ms);
-            format!(
-                "<i class=\"k-{class}\" style=\"width:{share:.2}%\" title=\"{words}: {}\"></i>",
-                time(*ms)
-            )
-        })
-        .collect::<Vec<String>>()
-        .concat();
-    let key = parts
-        .iter()
-        .map(|(class, words, ms)| {
-            let share = percent(*ms);
-            format!(
-                "<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words} {share:.0} % ({})</span>",
-                time(*ms)
-            )
-        })
-        .collect::<Vec<String>>()
-        .concat();
-    format!("<h2>Where the time went</h2>\n<div class=\"stack\">{bar}</div>\n<p class=\"keys\">{key}</p>\n")
+    let percent = |ms: &f64| 100.0 * ms / all;
+    html! {
+        h2 { "Where the time went" }
+        div class="stack" {
+            @for (class, words, ms) in &parts {
+                i class={ "k-" (class) } style=(width(percent(ms))) title={ (words) ": " (time(*ms)) } {}
+            }
+        }
+        p class="keys" {
+            @for (class, words, ms) in &parts {
+                (key(&format!("k-{class}"), &format!("{words} {:.0} % ({})", percent(ms), time(*ms))))
+            }
+        }
+    }
 }
 
-fn tools(run: &RunFolder, sums: &Figures) -> String {
+fn tools(run: &RunFolder, sums: &Figures) -> Markup {
     if sums.tools.is_empty() && sums.model.n == 0 {
-        return String::new();
+        return Markup::default();
     }
-    let row = |row: &TimesRow| {
-        format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-            escape(&cut(&row.name, 60)),
-            row.n,
-            row.errors,
-            time(row.p50_ms),
-            time(row.p95_ms),
-            time(row.max_ms),
-            time(row.total_ms)
-        )
-    };
-    let mut rows: String = if sums.model.n > 0 { row(&sums.model) } else { String::new() };
-    rows.extend(sums.tools.iter().take(200).map(row));
-    let retries = sums.tries.saturating_sub(sums.model.n);
-    let mut note = match retries {
-        0 => String::new(),
-        n => format!(
-            "<p class=\"soft\" id=\"retries\">{} requests to the model took {} tries: {n} were tried again, after {} of \
-             waiting: {}.</p>\n",
-            sums.model.n,
-            sums.tries,
-            time(sums.retry_wait_ms),
-            sums.retries
-                .iter()
-                .map(|(why, n)| format!("{n} after <code>{}</code>", escape(why)))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
-    };
+    let rows = Some(&sums.model).filter(|model| model.n > 0).into_iter().chain(sums.tools.iter().take(200));
     // They are those of the process that ended the run.
     let continued = run.manifest["interruptions"].as_u64().is_some_and(|times| times > 0);
-    if let Some(line) = words::requests(&run.manifest["totals"], continued) {
-        let since = if continued { " since the run was continued" } else { "" };
-        note += &format!("<p class=\"soft\" id=\"requests\">Requests{since}: {}.</p>\n", escape(&line));
+    html! {
+        h2 { "Model and tools" }
+        div class="scroll" {
+            table {
+                thead {
+                    tr {
+                        th { "name" } th { "calls" } th { "errors" } th { "median" } th { "p95" } th { "max" }
+                        th title="waits between tries included" { "total" }
+                    }
+                }
+                tbody {
+                    @for TimesRow { name, n, errors, p50_ms, p95_ms, max_ms, total_ms } in rows {
+                        tr {
+                            td { (cut(name, 60)) } td { (n) } td { (errors) }
+                            @for ms in [p50_ms, p95_ms, max_ms, total_ms] { td { (time(*ms)) } }
+                        }
+                    }
+                }
+            }
+        }
+        (retries(sums))
+        @if let Some(line) = words::requests(&run.manifest["totals"], continued) {
+            p class="soft" id="requests" {
+                "Requests" @if continued { " since the run was continued" } ": " (line) "."
+            }
+        }
     }
-    format!(
-        "<h2>Model and tools</h2>\n<div class=\"scroll\"><table><thead><tr><th>name</th><th>calls</th><th>errors</th>\
-         <th>median</th><th>p95</th><th>max</th><th title=\"waits between tries included\">total</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n{note}"
-    )
+}
+
+/// The retries of model requests and their reasons, in a sentence.
+fn retries(sums: &Figures) -> Markup {
+    let n = sums.tries.saturating_sub(sums.model.n);
+    if n == 0 {
+        return Markup::default();
+    }
+    html! {
+        p class="soft" id="retries" {
+            (sums.model.n) " requests to the model took " (sums.tries) " tries: " (n) " were tried again, after "
+            (time(sums.retry_wait_ms)) " of waiting: "
+            @for (number, (why, n)) in sums.retries.iter().enumerate() {
+                @if number > 0 { ", " } (n) " after " code { (why) }
+            }
+            "."
+        }
+    }
 }
 
 /// Escapes text for the part of an address after `#`.
@@ -221,20 +218,25 @@ pub(crate) fn fragment(anchor: &str) -> String {
 }
 
 /// Single tasks, as many as there is room for, and what they are called.
-fn details(run: &RunFolder, tasks: &[&RunTask]) -> (String, Vec<String>) {
-    let mut text = String::from("<h2>Each task</h2>\n");
-    let mut told = Vec::new();
+fn details(run: &RunFolder, tasks: &[&RunTask]) -> (Markup, Vec<String>) {
+    let (mut sections, mut told, mut length) = (Vec::new(), Vec::new(), 0);
     for entry in tasks {
         let section = task::section(run, entry);
-        if text.len() + section.len() > DETAILS {
+        length += section.0.len();
+        if length > DETAILS {
             break;
         }
-        text.push_str(&section);
+        sections.push(section);
         told.push(anchor(entry));
     }
-    match run.tasks.len() - told.len() {
-        0 => {}
-        n => text.push_str(&format!("<p class=\"soft\">There is no room for {n} more.</p>\n")),
+    if told.is_empty() {
+        return (Markup::default(), told);
     }
-    if told.is_empty() { (String::new(), told) } else { (text, told) }
+    let left = run.tasks.len() - told.len();
+    let details = html! {
+        h2 { "Each task" }
+        @for section in sections { (section) }
+        @if left > 0 { p class="soft" { "There is no room for " (left) " more." } }
+    };
+    (details, told)
 }

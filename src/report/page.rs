@@ -5,37 +5,46 @@ pub mod cards;
 pub mod start_advice;
 pub mod start_chart;
 
+use std::borrow::Cow;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use crate::tool::is_unseen;
+use crate::{style::STYLE, tool::is_unseen};
 
 /// Ticks of a time axis, about.
 const TICKS: f64 = 6.0;
-/// Colours after Okabe and Ito, who chose them for colour-blind readers; patterns have the same meaning.
-pub(crate) const STYLE: &str = include_str!("page/style.css");
 
-/// The page's beginning, up to its first heading. `style` comes after the common one.
-pub fn head(title: &str, style: &str, script: Option<&str>) -> String {
-    let scripts = script.map_or_else(String::new, |script| {
-        format!("; script-src 'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(script.as_bytes())))
-    });
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'{scripts}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}{style}</style></head><body>\n{}\n<h1>{title}</h1>\n",
-        start_chart::PATTERNS,
-        title = escape(title),
-    )
-}
-
-/// The page's end, with the document in it.
-pub fn tail(json: &str, script: Option<&str>) -> String {
+/// A page of one file: `body` below its title, and the document `json` in it.
+pub fn page(title: &str, script: Option<&str>, body: &Markup, json: &str) -> String {
+    let mut policy = "default-src 'none'; style-src 'unsafe-inline'".to_owned();
+    if let Some(script) = script {
+        policy += &format!("; script-src 'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(script)));
+    }
+    let title = visible(title);
     // In a script element only `<` can end or nest anything, and JSON has another way to write it.
     let json = json.replace('<', "\\u003c");
-    let script = script.map_or_else(String::new, |script| format!("<script>{script}</script>\n"));
-    format!("<script type=\"application/json\" id=\"data\">{json}</script>\n{script}</body></html>\n")
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (start_chart::PATTERNS)
+                h1 { (title) }
+                (PreEscaped(visible(&body.0)))
+                script type="application/json" id="data" { (PreEscaped(json)) }
+                @if let Some(script) = script { script { (PreEscaped(script)) } }
+            }
+        }
+    };
+    page.into_string()
 }
 
 /// A span of time with round marks.
@@ -91,32 +100,31 @@ impl Axis {
     }
 }
 
-/// `text` as text or attribute of HTML.
-pub fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            // What no document may hold, escape sequences of terminals among it.
-            control if is_unseen(control) => safe.push('\u{fffd}'),
-            letter => safe.push(letter),
-        }
+/// `text` without what no document may hold, escape sequences of terminals among it.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    match text.contains(is_unseen) {
+        true => text.replace(is_unseen, "\u{fffd}").into(),
+        false => text.into(),
     }
-    safe
 }
 
 /// Words of our own as HTML: what stands between backticks is code.
-pub fn with_code(words: &str) -> String {
-    let parts = words.split('`').enumerate();
-    let part = |(number, part): (usize, &str)| match number % 2 {
-        0 => escape(part),
-        _ => format!("<code>{}</code>", escape(part)),
-    };
-    parts.map(part).collect()
+pub fn with_code(words: &str) -> Markup {
+    html! {
+        @for (number, part) in words.split('`').enumerate() {
+            @if number % 2 == 0 { (part) } @else { code { (part) } }
+        }
+    }
+}
+
+/// The key of a colour: a class of the style, and what it means.
+pub(crate) fn key(class: &str, words: &str) -> Markup {
+    html! { span class="key" { i class={ "swatch " (class) } {} (words) } }
+}
+
+/// A share of a bar, in percent, as a style.
+pub(crate) fn width(share: f64) -> String {
+    format!("width:{share:.2}%")
 }
 
 #[cfg(test)]
@@ -143,11 +151,15 @@ mod tests {
 
     #[test]
     fn code_is_told_from_words() {
-        assert_eq!(with_code("a `b<` c"), "a <code>b&lt;</code> c");
+        assert_eq!(with_code("a `b<` c").0, "a <code>b&lt;</code> c");
     }
 
     #[test]
     fn page_text_is_escaped() {
-        assert_eq!(escape("<a\u{1b}[31m\"'&"), "&lt;a\u{fffd}[31m&quot;&#39;&amp;");
+        let text = "<a\u{1b}[31m\"&";
+        let page = page(text, None, &html! { p title=(text) { (text) } }, "{}");
+        let escaped = "&lt;a\u{fffd}[31m&quot;&amp;";
+        assert!(page.contains(&format!("<title>{escaped}</title>")), "{page}");
+        assert!(page.contains(&format!("<p title=\"{escaped}\">{escaped}</p>")), "{page}");
     }
 }

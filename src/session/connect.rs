@@ -1,4 +1,5 @@
 //! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
+
 pub(super) mod accept_tools;
 #[cfg(feature = "builtin")]
 mod builtin_server;
@@ -314,9 +315,7 @@ async fn attempt(
             }
         }
         #[cfg(not(feature = "builtin"))]
-        Endpoint::Builtin { name, .. } => {
-            Err(Failure::spawn(format!("`{name}` needs a build with the Cargo feature `builtin`"), None))
-        }
+        Endpoint::Builtin { name, .. } => Err(Failure::without_builtins(name)),
         #[cfg(feature = "builtin")]
         Endpoint::Builtin { name, args, base } => {
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)

@@ -7,6 +7,7 @@ use std::{
 };
 
 use hyper::StatusCode;
+use maud::Markup;
 use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 use url::form_urlencoded;
@@ -19,6 +20,7 @@ use crate::{
         follow::{RunFollower, Sort, TaskQuery},
         list_runs,
         listing::run_folders,
+        page::visible,
     },
     text::short_hex,
 };
@@ -44,13 +46,13 @@ impl Reply {
         Self { status, kind: "text/plain; charset=utf-8", body: format!("{text}\n"), tag: None }
     }
 
-    fn html(body: String) -> Self {
-        Self { status: StatusCode::OK, kind: HTML, body, tag: None }
+    fn html(body: &Markup) -> Self {
+        Self { status: StatusCode::OK, kind: HTML, body: visible(&body.0).into_owned(), tag: None }
     }
 
     /// A part of a page, or nothing if the page has it already.
-    fn part(body: String, seen: Option<&str>) -> Self {
-        let tag = short_hex(Sha256::new_with_prefix(&body));
+    fn part(body: &Markup, seen: Option<&str>) -> Self {
+        let tag = short_hex(Sha256::new_with_prefix(&body.0));
         if seen == Some(tag.as_str()) {
             return Self { status: StatusCode::NO_CONTENT, kind: HTML, body: String::new(), tag: Some(tag) };
         }
@@ -120,18 +122,18 @@ impl Site {
     }
 
     fn page(&self, path: &[&str], query: &Query) -> Result<Reply> {
-        let fixed = |kind, body: &str| Reply { kind, ..Reply::html(body.to_owned()) };
+        let fixed = |kind, body| Reply { status: StatusCode::OK, kind, body, tag: None };
         let seen = query.get("seen");
         Ok(match path {
-            ["style.css"] => fixed("text/css; charset=utf-8", &pages::style()),
-            ["script.js"] => fixed("text/javascript; charset=utf-8", pages::SCRIPT),
-            [""] => Reply::html(pages::list(&self.base(), &self.runs, &list_runs(&self.runs)?)),
-            ["runs"] => Reply::part(pages::runs(&self.base(), &list_runs(&self.runs)?), seen),
+            ["style.css"] => fixed("text/css; charset=utf-8", pages::style()),
+            ["script.js"] => fixed("text/javascript; charset=utf-8", pages::SCRIPT.to_owned()),
+            [""] => Reply::html(&pages::list(&self.base(), &self.runs, &list_runs(&self.runs)?)),
+            ["runs"] => Reply::part(&pages::runs(&self.base(), &list_runs(&self.runs)?), seen),
             ["compare"] => {
                 let dir = |name| query.get(name).and_then(|name| self.folder(name).transpose()).transpose();
                 match (dir("a")?, dir("b")?) {
                     (Some(before), Some(after)) => {
-                        Reply::html(compare::page(&self.base(), &RunComparison::read(&before, &after)?))
+                        Reply::html(&compare::page(&self.base(), &RunComparison::read(&before, &after)?))
                     }
                     _ => Reply::missing("there is no such run to compare"),
                 }
@@ -153,13 +155,13 @@ impl Site {
         }
         let (run, seen) = (&followed.run, query.get("seen"));
         Ok(match part {
-            "" => Reply::html(pages::run(&self.base(), name, run, followed.whole)),
-            "head" => Reply::part(pages::head(run, followed.whole), seen),
-            "work" => Reply::part(run.in_work(), seen),
-            "tasks" => Reply::part(pages::tasks(&run.page(&query.tasks())), seen),
-            "charts" => Reply::part(run.charts(), seen),
+            "" => Reply::html(&pages::run(&self.base(), name, run, followed.whole)),
+            "head" => Reply::part(&pages::head(run, followed.whole), seen),
+            "work" => Reply::part(&run.in_work(), seen),
+            "tasks" => Reply::part(&pages::tasks(&run.page(&query.tasks())), seen),
+            "charts" => Reply::part(&run.charts(), seen),
             "task" => match run.task(query.get("id").unwrap_or_default())? {
-                Some((run, task)) => Reply::part(pages::task(&run, &task), seen),
+                Some((run, task)) => Reply::part(&pages::task(&run, &task), seen),
                 None => Reply::missing("there is no such task"),
             },
             _ => Reply::missing("there is no such page"),

@@ -75,7 +75,6 @@ fn main() -> ExitCode {
         command => command,
     };
     toolcrib::cli_support::reset_inherited(true);
-    reserve_descriptors();
     // One thread, as the command line of toolcrib has.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -101,12 +100,4 @@ async fn run(command: Command, context: &Context<'_>) -> anyhow::Result<ExitCode
         #[cfg(target_os = "linux")]
         Command::TortureOwner(_) => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// Makes room for 4096 descriptors while there is one thread only, as the command line of toolcrib does: growing the
-/// table later holds back all threads that share it, and would be measured.
-fn reserve_descriptors() {
-    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let last = allowed.unwrap_or(u64::MAX).min(4096).saturating_sub(1);
-    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last.try_into().unwrap_or(0)));
 }

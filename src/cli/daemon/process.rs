@@ -11,12 +11,8 @@ use toolcrib::{
 
 use crate::cli::{
     context::Context,
-    memory,
     terminal::{log, output},
 };
-
-/// From the beginning until what only the start needed is given back, be it over or not.
-const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Daemon {
@@ -58,16 +54,7 @@ impl Daemon {
         (options.jobs, options.locked) = (self.jobs, self.locked);
         (options.idle, options.lenient, options.metrics) = (self.idle, self.lenient, self.metrics);
         options.trusted = self.trusted;
-        let serving = serve_daemon(options, context.start_options(), env, context.cancel.clone());
-        let settling = async {
-            tokio::time::sleep(SETTLED).await;
-            memory::settle();
-            std::future::pending::<()>().await;
-        };
-        let report = tokio::select! {
-            report = serving => report?,
-            () = settling => None,
-        };
+        let report = serve_daemon(options, context.start_options(), env, context.cancel.clone()).await?;
         match report {
             Some(report) if !report.survivors.is_empty() => {
                 Err(Error::TeardownIncomplete { pids: report.survivors }.into())

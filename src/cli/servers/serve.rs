@@ -22,7 +22,6 @@ use super::up::{announce, summary, tear_down};
 use crate::cli::{
     context::{Context, Locked, name_option},
     daemon::refusal::refuse_client,
-    memory,
     terminal::{
         pending::Pending,
         server_events::observer,
@@ -121,7 +120,6 @@ impl Serve {
             };
             ui.warn(format!("`{pattern}` matches no tool: {hint}"));
         }
-        memory::settle();
         if self.stdio {
             let streams = (stdin(), stdout());
             let serving = Box::pin(gateway.serve_client(&manager, only, streams, &context.cancel));

@@ -17,7 +17,6 @@ use toolcrib::{
 use super::serve::address;
 use crate::cli::{
     context::{Context, Locked},
-    memory,
     terminal::{
         pending::Pending,
         server_events::{self, observer},
@@ -87,7 +86,6 @@ impl Up {
         let alone =
             "until Ctrl-C, for this command alone: `ps`, `call` and others use the servers of `up -d`";
         ui.status("Serving", alone);
-        memory::settle();
         let serving = Box::pin(async {
             if !self.watch {
                 context.cancel.cancelled().await;

@@ -1,10 +1,9 @@
 //! A request on its way through the gateway, until it is known whether it is answered by one message or by a stream.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, join_all};
 
-use super::late::LateClock;
 use crate::gateway::{
     Budget, Client,
     client::Handled,
@@ -12,11 +11,13 @@ use crate::gateway::{
     outlet::{Outlet, OutletReader},
 };
 
+/// Time after which a request without an answer gets a stream.
+const LATE: Duration = Duration::from_millis(250);
+
 /// A request under way, and what belongs to it.
 pub(super) struct Call {
     pub(super) answer: BoxFuture<'static, Handled>,
     pub(super) messages: OutletReader,
-    clock: Arc<LateClock>,
 }
 
 /// The beginning of the reply to a call.
@@ -31,12 +32,7 @@ pub(super) enum First {
 
 impl Call {
     /// Begins requests of `client`; several are answered by one batch.
-    pub(super) fn new(
-        client: Arc<Client>,
-        mut requests: Vec<ClientRequest>,
-        clock: &Arc<LateClock>,
-        budget: &Arc<Budget>,
-    ) -> Self {
+    pub(super) fn new(client: Arc<Client>, mut requests: Vec<ClientRequest>, budget: &Arc<Budget>) -> Self {
         let (outlet, messages) = Outlet::new(budget);
         let budget = budget.clone();
         let one = if requests.len() == 1 { requests.pop() } else { None };
@@ -61,12 +57,12 @@ impl Call {
                 }
             }),
         };
-        Self { answer, messages, clock: clock.clone() }
+        Self { answer, messages }
     }
 
     /// Waits for the answer. What comes before it goes to `other`. Safe to cancel.
     pub(super) async fn whole(&mut self, mut other: impl FnMut(String)) -> Handled {
-        let Self { answer, messages, .. } = self;
+        let Self { answer, messages } = self;
         let answer = loop {
             tokio::select! {
                 biased;
@@ -80,7 +76,7 @@ impl Call {
 
     /// Waits for the first that comes of it. Safe to cancel.
     pub(super) async fn first(&mut self) -> First {
-        let Self { answer, messages, clock } = self;
+        let Self { answer, messages } = self;
         tokio::select! {
             biased;
             answer = answer => {
@@ -91,7 +87,7 @@ impl Call {
                 let more = std::iter::from_fn(|| messages.try_next());
                 First::Messages(std::iter::once(first).chain(more).collect(), None)
             }
-            () = clock.late() => First::Nothing,
+            () = tokio::time::sleep(LATE) => First::Nothing,
         }
     }
 }

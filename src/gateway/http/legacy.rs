@@ -79,7 +79,7 @@ impl HttpState {
             return empty(StatusCode::ACCEPTED);
         }
         let budget = question.caller.budget;
-        let call = Call::new(session.client.clone(), requests, &self.clock, &budget);
+        let call = Call::new(session.client.clone(), requests, &budget);
         let ended = session.ended.clone();
         let held = (in_use, question.in_flight);
         let mut call = LegacyCall { call: Some(call), session, held: Some(held) };

@@ -107,7 +107,7 @@ impl HttpState {
         if request.method == "subscriptions/listen" {
             question.set_open(true);
         }
-        let mut call = Call::new(session.client.clone(), vec![request], &self.clock, &budget);
+        let mut call = Call::new(session.client.clone(), vec![request], &budget);
         if accepted == Accepted::Json {
             // There is no way for what belongs to it but its own stream.
             return whole(call.whole(drop).await, accepted, &budget);

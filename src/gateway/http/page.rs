@@ -11,26 +11,25 @@ use hyper::{
 use sha2::{Digest, Sha256};
 
 use super::answers::Answer;
-use crate::http::serve::{answer, unless_get};
+use crate::{
+    http::serve::{answer, unless_get},
+    style::STYLE,
+};
 
 const SCRIPT: &str = include_str!("page/script.js");
-/// The colours and badges of all pages, and what only this one has.
-const STYLE: &str = concat!(
-    include_str!("../../report/page/style.css"),
-    include_str!("../../report/html/style.css"),
-    include_str!("page/style.css"),
-);
 
 /// The document, and what it may do: its own script and style run, and ask this server alone.
 static PAGE: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()));
+    // The colours and badges of all pages, and what only this one has.
+    let style = [STYLE, include_str!("page/style.css")].concat();
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         hash(SCRIPT),
-        hash(STYLE)
+        hash(&style)
     );
-    let page = include_str!("page/page.html").replace("STYLE", STYLE).replace("SCRIPT", SCRIPT);
+    let page = include_str!("page/page.html").replace("STYLE", &style).replace("SCRIPT", SCRIPT);
     (page, HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'")))
 });
 

@@ -1,12 +1,14 @@
 //! Chart of the run's activity over time: how many requests and calls were under way at once, and how tasks ended. The number
 //! of its bars is limited: a longer run has wider ones.
 
+use maud::{Markup, html};
+
 use crate::{
     report::{
         figures::STATUSES,
         folder::{RunFolder, millis},
         html::{axis_row, pauses, time},
-        page::Axis,
+        page::{Axis, key},
     },
     run_files::ModelEnded,
 };
@@ -104,10 +106,10 @@ impl Activity {
     }
 
     /// The chart of the run.
-    pub(super) fn html(&self, run: &RunFolder) -> String {
+    pub(super) fn html(&self, run: &RunFolder) -> Markup {
         let wall_ms = run.wall_ms;
         if self.bars.is_empty() || wall_ms <= 0.0 {
-            return String::new();
+            return Markup::default();
         }
         let axis = Axis { span: wall_ms };
         let heights = |bar: &Bar| bar.busy.iter().sum::<f64>() / self.width_ms;
@@ -118,38 +120,30 @@ impl Activity {
             bar.busy[kind] / self.width_ms
         });
         let ends = self.chart(wall_ms, most_ended, &STATUSES[..5], |bar, kind| f64::from(bar.ended[kind]));
-        let key: Vec<String> = KINDS
-            .iter()
-            .map(|(class, words)| {
-                format!("<span class=\"key\"><i class=\"swatch a-{class}\"></i>{words}</span>")
-            })
-            .collect();
-        let row = |name: &str, drawing: &str| {
-            format!(
-                "<div class=\"row\"><span class=\"name\">{name}</span><div class=\"chart\">{drawing}</div></div>\n"
-            )
-        };
-        format!(
-            "<h2>Activity</h2>\n<p class=\"keys\">{}</p>\n<figure class=\"timeline\">{}{}{}{}</figure>\n",
-            key.concat(),
-            axis_row(&axis, ""),
-            row(&format!("at once, up to {most:.0}"), &busy),
-            row(&format!("ended, up to {most_ended:.0} in {}", time(self.width_ms)), &ends),
-            pauses(run, &axis),
-        )
+        let charts = [
+            (format!("at once, up to {most:.0}"), busy),
+            (format!("ended, up to {most_ended:.0} in {}", time(self.width_ms)), ends),
+        ];
+        html! {
+            h2 { "Activity" }
+            p class="keys" { @for (class, words) in KINDS { (key(&format!("a-{class}"), words)) } }
+            figure class="timeline" {
+                (axis_row(&axis))
+                @for (name, drawing) in charts {
+                    div class="row" { span class="name" { (name) } div class="chart" { (drawing) } }
+                }
+                (pauses(run, &axis))
+            }
+        }
     }
 
-    fn chart(&self, wall_ms: f64, most: f64, classes: &[&str], of: impl Fn(&Bar, usize) -> f64) -> String {
+    fn chart(&self, wall_ms: f64, most: f64, classes: &[&str], of: impl Fn(&Bar, usize) -> f64) -> Markup {
         use std::fmt::Write as _;
-        let mut text =
-            "<svg class=\"activity\" viewBox=\"0 0 1000 100\" preserveAspectRatio=\"none\" aria-hidden=\"true\">".to_owned();
         let mut tops = vec![100.0; self.bars.len()];
+        let mut paths = Vec::new();
         for (kind, class) in classes.iter().enumerate() {
             let mut path = String::new();
-            for (bar, top) in
-                self.bars.iter().zip(&mut tops).enumerate().map(|(n, (bar, top))| ((n, bar), top))
-            {
-                let (number, bar) = bar;
+            for (number, (bar, top)) in self.bars.iter().zip(&mut tops).enumerate() {
                 let height = 100.0 * of(bar, kind) / most.max(f64::MIN_POSITIVE);
                 if height <= 0.05 {
                     continue;
@@ -160,10 +154,14 @@ impl Activity {
                 let _ = write!(path, "M{left:.1} {top:.1}h{width:.1}v{height:.1}H{left:.1}z");
             }
             if !path.is_empty() {
-                let _ = write!(text, "<path class=\"a-{class}\" d=\"{path}\"/>");
+                paths.push((class, path));
             }
         }
-        text + "</svg>"
+        html! {
+            svg class="activity" viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true" {
+                @for (class, path) in paths { path class={ "a-" (class) } d=(path) {} }
+            }
+        }
     }
 }
 
@@ -185,7 +183,7 @@ mod tests {
         assert!((busy - 500_000.0).abs() < 1e-3 && ended == 1000, "{busy} {ended}");
         let (mut run, _) = RunFolder::begin(std::path::Path::new("."), serde_json::json!({}));
         run.wall_ms = 999_500.0;
-        let html = activity.html(&run);
+        let html = activity.html(&run).0;
         assert!(html.contains("path class=\"a-tools") && html.contains("path class=\"a-passed"), "{html}");
         assert!(!html.contains("path class=\"a-model"), "{html}");
     }

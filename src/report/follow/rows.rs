@@ -2,14 +2,15 @@
 
 use std::cmp::Ordering;
 
+use maud::{Markup, html};
+
 use super::{RunFollower, UNFINISHED};
 use crate::{
     report::{
         figures::{Figures, STATUSES},
         folder::{RunTask, SpanKind, TaskLine},
-        html,
+        html::{self, TaskCells, TaskTableRow},
         listing::RunState,
-        page::escape,
     },
     run_files::EventLine,
     text::cut,
@@ -138,7 +139,7 @@ pub(crate) struct TaskQuery {
 /// One page of the table.
 pub(crate) struct TaskPage {
     /// The table.
-    pub(crate) html: String,
+    pub(crate) html: Markup,
     /// Tasks that match, on all pages.
     pub(crate) matching: usize,
     /// The number of this page, and how many there are.
@@ -187,7 +188,7 @@ impl RunFollower {
         let (matching, pages) = (rows.len(), rows.len().div_ceil(ROWS).max(1));
         let page = query.page.min(pages - 1);
         let rows = rows.iter().skip(page * ROWS).take(ROWS);
-        let body: String = rows.map(|row| self.row_html(row, false)).collect();
+        let body: Vec<_> = rows.map(|row| self.cells(row, |cells| cells.row())).collect();
         TaskPage { html: table(&body, query), matching, page, pages }
     }
 
@@ -201,11 +202,11 @@ impl RunFollower {
             || line.tools.keys().any(|tool| contains(tool))
     }
 
-    /// The row of a task: that of the table, or that of what went wrong.
-    fn row_html(&self, row: &TaskRow, is_failure: bool) -> String {
+    /// The cells of a task as `shown`.
+    fn cells<T>(&self, row: &TaskRow, shown: impl Fn(&TaskCells<'_>) -> T) -> T {
         let line = self.line_of(row);
         let name = self.name_of(row).unwrap_or_else(|| "?".to_owned());
-        let cells = html::TaskCells {
+        let cells = TaskCells {
             name: &name,
             link: Some(&html::fragment(&format!("task/{name}"))),
             status: row.status(),
@@ -214,15 +215,15 @@ impl RunFollower {
             tokens: row.tokens,
             line: line.as_ref(),
         };
-        if is_failure { cells.failure() } else { cells.row() }
+        shown(&cells)
     }
 
     /// The first of the tasks that went wrong, the worst first.
-    pub(super) fn failures(&self, figures: &Figures) -> String {
+    pub(super) fn failures(&self, figures: &Figures) -> Markup {
         let mut rows: Vec<&TaskRow> = self.rows.iter().filter(|row| row.went_wrong(self.state)).collect();
         rows.sort_by(|a, b| by_interest(a, b));
-        let first: Vec<String> =
-            rows.iter().take(html::FAILURES).map(|row| self.row_html(row, true)).collect();
+        let rows_of_page = rows.iter().take(html::FAILURES);
+        let first: Vec<Markup> = rows_of_page.map(|row| self.cells(row, |cells| cells.failure())).collect();
         html::failures(figures, &first, rows.len())
     }
 }
@@ -232,47 +233,43 @@ fn by_interest(a: &TaskRow, b: &TaskRow) -> Ordering {
     html::rank(a.status()).cmp(&html::rank(b.status())).then_with(|| b.took().total_cmp(&a.took()))
 }
 
-fn table(body: &str, query: &TaskQuery) -> String {
-    let head = |name: &&str| {
-        let Some(sort) = Sort::named(name) else { return html::column(name, "", name) };
-        let order = match (query.sort == sort, query.descending) {
-            (false, _) => "",
-            (true, true) => " aria-sort=\"descending\"",
-            (true, false) => " aria-sort=\"ascending\"",
-        };
-        html::column(name, order, &format!("<button data-sort=\"{name}\">{name}</button>"))
-    };
-    html::table_of(&html::COLUMNS.iter().map(head).collect::<String>(), body)
+fn table(rows: &[TaskTableRow], query: &TaskQuery) -> Markup {
+    let heads = html::COLUMNS.map(|name| {
+        let Some(sort) = Sort::named(name) else { return html::column(name, None, &html! { (name) }) };
+        let order = if query.descending { "descending" } else { "ascending" };
+        let button = html! { button data-sort=(name) { (name) } };
+        html::column(name, (query.sort == sort).then_some(order), &button)
+    });
+    html::table_of(&heads, rows)
 }
 
 /// The tasks in work, `all` with those that are not among `tasks`.
-pub(super) fn in_work(tasks: &[&RunTask], all: usize, state: RunState, now_ms: f64) -> String {
+pub(super) fn in_work(tasks: &[&RunTask], all: usize, state: RunState, now_ms: f64) -> Markup {
     if tasks.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let what = match state {
         RunState::Running => "Running now",
         _ => "Unfinished",
     };
-    let rows: Vec<String> = tasks
-        .iter()
-        .map(|task| {
-            let (words, since) = doing(task);
-            format!(
-                "<li><a href=\"#{}\">{}</a> <span class=\"soft\">{}: {words}{}</span></li>\n",
-                html::fragment(&format!("task/{}", task.task)),
-                escape(&cut(&task.task, 60)),
-                html::time((now_ms - task.start_ms).max(0.0)),
-                since.map_or_else(String::new, |since| format!(
-                    " for {}",
-                    html::time((now_ms - since).max(0.0))
-                )),
-            )
-        })
-        .collect();
+    let since = |from: f64| html::time((now_ms - from).max(0.0));
     let more = all - tasks.len();
-    let more = if more > 0 { format!("<li class=\"soft\">and {more} more</li>") } else { String::new() };
-    format!("<h2>{what}: {all}</h2>\n<ul class=\"work\">{}{more}</ul>\n", rows.concat())
+    html! {
+        h2 { (what) ": " (all) }
+        ul class="work" {
+            @for task in tasks {
+                @let (words, began) = doing(task);
+                li {
+                    a href={ "#" (html::fragment(&format!("task/{}", task.task))) } { (cut(&task.task, 60)) }
+                    " "
+                    span class="soft" {
+                        (since(task.start_ms)) ": " (words) @if let Some(began) = began { " for " (since(began)) }
+                    }
+                }
+            }
+            @if more > 0 { li class="soft" { "and " (more) " more" } }
+        }
+    }
 }
 
 /// The present step of a task as HTML, and when it began. `None`: it is between two steps.
@@ -284,7 +281,7 @@ fn doing(task: &RunTask) -> (String, Option<f64>) {
             let words = match &span.kind {
                 SpanKind::Model(_) => format!("turn {}, waits for the model", span.turn),
                 SpanKind::Call { server, tool, .. } => {
-                    format!("turn {}, waits for {}", span.turn, escape(&cut(&format!("{server}.{tool}"), 60)))
+                    format!("turn {}, waits for {}", span.turn, cut(&format!("{server}.{tool}"), 60))
                 }
             };
             let more = if open.len() > 1 { format!(" and {} more", open.len() - 1) } else { String::new() };

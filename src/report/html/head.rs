@@ -1,5 +1,6 @@
 //! The top of a run's page: its title, its figures as cards, its progress, and notes.
 
+use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{samples, sign, time};
@@ -8,7 +9,7 @@ use crate::{
         figures::{Figures, STATUSES, status_words},
         folder::RunFolder,
         listing::RunState,
-        page::{cards::Card, escape},
+        page::{cards::Card, width},
         words,
     },
     run_files::RunEnd,
@@ -48,25 +49,30 @@ pub(in crate::report) fn head(
     figures: &Figures,
     ended: usize,
     state: Option<RunState>,
-) -> String {
-    [about(run), cards(run, figures, ended, state), progress(run, figures, ended, state), notes(run, state)]
-        .concat()
+) -> Markup {
+    html! {
+        (about(run))
+        (cards(run, figures, ended, state))
+        (progress(run, figures, ended, state))
+        (notes(run, state))
+    }
 }
 
 /// Identity of the run, in one line.
-fn about(run: &RunFolder) -> String {
+fn about(run: &RunFolder) -> Markup {
     let text = |key: &str| run.manifest[key].as_str().map(str::to_owned);
     let mut parts = vec![format!("run {}", text("run").unwrap_or_else(|| "without a name".to_owned()))];
     parts.extend(run.started.as_deref().map(date));
     parts.extend(text("config"));
     parts.extend(text("profile").map(|profile| format!("profile {profile}")));
     parts.push(format!("toolcrib {}", text("toolcrib").unwrap_or_default()));
-    let command = run.manifest["arguments"].as_array().map(|arguments| {
-        let words: Vec<&str> = arguments.iter().filter_map(Value::as_str).collect();
-        format!("<p class=\"soft\">Command: <code>{}</code></p>\n", escape(&words.join(" ")))
-    });
-    let about = format!("<p class=\"soft\">{}</p>\n", escape(&parts.join(" \u{b7} ")));
-    about + &command.unwrap_or_default()
+    let command = run.manifest["arguments"]
+        .as_array()
+        .map(|arguments| arguments.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+    html! {
+        p class="soft" { (parts.join(" \u{b7} ")) }
+        @if let Some(command) = command { p class="soft" { "Command: " code { (command) } } }
+    }
 }
 
 /// A moment for people: `2026-11-26 04:30:55 UTC`.
@@ -75,7 +81,7 @@ fn date(at: &str) -> String {
     read.map_or_else(|_| at.to_owned(), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
-fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> String {
+fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> Markup {
     let mut cards = Vec::new();
     let samples = samples::per_task(run);
     if let Some(rate) = figures.rate {
@@ -123,39 +129,37 @@ fn cards(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunStat
 }
 
 /// How many of all tasks ended in which way, as a bar, and where the run goes on how far it is.
-fn progress(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> String {
+fn progress(run: &RunFolder, figures: &Figures, ended: usize, state: Option<RunState>) -> Markup {
     let all = run.tasks_total.max(1) as f64;
-    let bar = outcomes(STATUSES.into_iter().zip(figures.counts), run.tasks_total);
-    let words = match state {
-        Some(RunState::Running) => {
-            let left = run.tasks_total.saturating_sub(ended);
-            let remaining = (ended > 0 && left > 0 && run.wall_ms > 0.0).then(|| {
-                let about = run.wall_ms / ended as f64 * left as f64;
-                format!(", about {} left at this rate", time(about))
-            });
-            format!(
-                "<p>Running: {ended} of {} done, {:.0} %{}</p>\n",
-                counted(run.tasks_total, if samples::per_task(run) == 1 { "task" } else { "sample" }),
-                (100.0 * ended as f64 / all).floor(),
-                remaining.unwrap_or_default()
-            )
+    let left = run.tasks_total.saturating_sub(ended);
+    let unit = if samples::per_task(run) == 1 { "task" } else { "sample" };
+    html! {
+        (outcomes(STATUSES.into_iter().zip(figures.counts), run.tasks_total))
+        @if state == Some(RunState::Running) {
+            p {
+                "Running: " (ended) " of " (counted(run.tasks_total, unit)) " done, "
+                (format_args!("{:.0}", (100.0 * ended as f64 / all).floor())) " %"
+                @if ended > 0 && left > 0 && run.wall_ms > 0.0 {
+                    ", about " (time(run.wall_ms / ended as f64 * left as f64)) " left at this rate"
+                }
+            }
         }
-        _ => String::new(),
-    };
-    format!("{bar}\n{words}")
+    }
 }
 
 /// How many of `all` tasks ended with each status, as a bar.
-pub(crate) fn outcomes(counts: impl Iterator<Item = (&'static str, usize)>, all: usize) -> String {
-    let mut bar = String::new();
-    for (status, n) in counts.filter(|(_, n)| *n > 0) {
-        let (share, words) = (100.0 * n as f64 / all.max(1) as f64, status_words(status));
-        bar += &format!("<i class=\"s-{status}\" style=\"width:{share:.2}%\" title=\"{n} {words}\"></i>");
+pub(crate) fn outcomes(counts: impl Iterator<Item = (&'static str, usize)>, all: usize) -> Markup {
+    let share = |n: usize| 100.0 * n as f64 / all.max(1) as f64;
+    html! {
+        span class="stack outcomes" {
+            @for (status, n) in counts.filter(|(_, n)| *n > 0) {
+                i class={ "s-" (status) } style=(width(share(n))) title={ (n) " " (status_words(status)) } {}
+            }
+        }
     }
-    format!("<span class=\"stack outcomes\">{bar}</span>")
 }
 
-fn notes(run: &RunFolder, state: Option<RunState>) -> String {
+fn notes(run: &RunFolder, state: Option<RunState>) -> Markup {
     let manifest = &run.manifest;
     let mut notes = Vec::new();
     if manifest["model_scripted"] == true {
@@ -180,10 +184,7 @@ fn notes(run: &RunFolder, state: Option<RunState>) -> String {
     if run.dropped > 0 {
         notes.push(format!("{} events were not written: there were too many.", run.dropped));
     }
-    match notes.is_empty() {
-        true => String::new(),
-        false => format!("<p class=\"note\">{}</p>\n", escape(&notes.join(" "))),
-    }
+    html! { @if !notes.is_empty() { p class="note" { (notes.join(" ")) } } }
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
 //! Several samples of each task: pass@k of the run, and what became of the samples of each task.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
+use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{escape, sign};
+use super::sign;
 use crate::{
-    report::folder::{RunFolder, RunTask},
+    report::{
+        folder::{RunFolder, RunTask},
+        page::width,
+    },
     text::{counted, cut},
 };
 
@@ -31,90 +35,94 @@ pub(super) fn per_task(run: &RunFolder) -> usize {
 }
 
 /// Section about the samples of a run. Empty if it has one sample of each task.
-pub(super) fn samples(run: &RunFolder) -> String {
+pub(super) fn samples(run: &RunFolder) -> Markup {
     let k = per_task(run);
     if k == 1 {
-        return String::new();
+        return Markup::default();
     }
     let figures = &run.manifest["totals"]["samples"];
-    let mut html = format!("<h2>Samples of each task</h2>\n{}{}", rates(figures), facts(figures));
     let tasks = by_task(&run.tasks);
-    if tasks.is_empty() {
-        return html;
-    }
-    let _ = write!(
-        html,
-        "<div class=\"scroll\"><table id=\"samples\"><thead><tr><th>task</th><th>passed</th><th>of judged</th><th>pass@1</th>\
-         <th class=\"words\">{k} samples</th></tr></thead>\n<tbody>"
-    );
-    for (task, samples) in tasks.iter().take(ROWS) {
-        let TaskSamples { statuses, judged, passed } = samples;
-        let rate = match judged {
-            0 => "–".to_owned(),
-            judged => format!("{:.0} %", 100.0 * *passed as f64 / *judged as f64),
-        };
-        let mut signs = String::new();
-        for (number, status) in statuses.iter().take(SIGNS) {
-            let (status, sign) = (escape(status), sign(status));
-            let _ = write!(signs, "<b class=\"{status}\" title=\"sample {number}: {status}\">{sign}</b>");
+    html! {
+        h2 { "Samples of each task" }
+        (rates(figures))
+        (facts(figures))
+        @if !tasks.is_empty() {
+            div class="scroll" {
+                table id="samples" {
+                    thead {
+                        tr {
+                            th { "task" } th { "passed" } th { "of judged" } th { "pass@1" }
+                            th class="words" { (k) " samples" }
+                        }
+                    }
+                    tbody { @for (task, samples) in tasks.iter().take(ROWS) { (row(task, samples)) } }
+                }
+            }
         }
-        if statuses.len() > SIGNS {
-            let _ = write!(signs, " and {} more", statuses.len() - SIGNS);
+        @if tasks.len() > ROWS {
+            p class="soft" { (counted(tasks.len() - ROWS, "task")) " more are not shown." }
         }
-        let _ = writeln!(
-            html,
-            "<tr><td>{}</td><td>{passed}</td><td>{judged}</td><td>{rate}</td><td class=\"words signs\">{signs}</td></tr>",
-            escape(&cut(task, 80))
-        );
     }
-    html.push_str("</tbody></table></div>\n");
-    if tasks.len() > ROWS {
-        let _ = writeln!(
-            html,
-            "<p class=\"soft\">{} more are not shown.</p>",
-            counted(tasks.len() - ROWS, "task")
-        );
+}
+
+fn row(task: &str, samples: &TaskSamples<'_>) -> Markup {
+    let TaskSamples { statuses, judged, passed } = samples;
+    let rate = match judged {
+        0 => "–".to_owned(),
+        judged => format!("{:.0} %", 100.0 * *passed as f64 / *judged as f64),
+    };
+    html! {
+        tr {
+            td { (cut(task, 80)) } td { (passed) } td { (judged) } td { (rate) }
+            td class="words signs" {
+                @for (number, status) in statuses.iter().take(SIGNS) {
+                    b class=(status) title={ "sample " (number) ": " (status) } { (sign(status)) }
+                }
+                @if statuses.len() > SIGNS { " and " (statuses.len() - SIGNS) " more" }
+            }
+        }
     }
-    html
 }
 
 /// Rows of a list of rates: there is one for each power of two up to the number of samples.
 const MOST_RATES: usize = 64;
 
 /// pass@k and pass^k, a row for each k.
-fn rates(figures: &Value) -> String {
+fn rates(figures: &Value) -> Markup {
     let list = |key: &str| {
         let list = figures[key].as_array().map_or(&[][..], Vec::as_slice);
         &list[..list.len().min(MOST_RATES)]
     };
     let (any, all) = (list("pass_at_k"), list("pass_hat_k"));
     if any.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let percent = |rate: &Value| {
-        rate["value"].as_f64().map_or("–".to_owned(), |value| format!("{:.1} %", 100.0 * value))
-    };
-    let mut rows = String::new();
-    for rate in any {
-        let share = 100.0 * rate["value"].as_f64().unwrap_or_default();
-        let same = all.iter().find(|other| other["k"] == rate["k"]).unwrap_or(&Value::Null);
-        let _ = writeln!(
-            rows,
-            "<tr><td>{}</td><td>{}</td><td class=\"words\"><span class=\"share\"><i style=\"width:{share:.1}%\"></i></span></td>\
-             <td>{}</td><td>{}</td></tr>",
-            rate["k"],
-            percent(rate),
-            percent(same),
-            rate["tasks"]
-        );
+    let value = |rate: &Value| rate["value"].as_f64().map(|value| 100.0 * value);
+    let percent = |rate: &Value| value(rate).map_or("–".to_owned(), |value| format!("{value:.1} %"));
+    let same = |rate: &Value| all.iter().find(|other| other["k"] == rate["k"]).unwrap_or(&Value::Null);
+    html! {
+        div class="scroll" {
+            table id="pass-at-k" {
+                thead {
+                    tr { th { "k" } th { "pass@k" } th class="words" {} th { "pass^k" } th { "tasks" } }
+                }
+                tbody {
+                    @for rate in any {
+                        tr {
+                            td { (rate["k"].to_string()) } td { (percent(rate)) }
+                            td class="words" {
+                                span class="share" { i style=(width(value(rate).unwrap_or_default())) {} }
+                            }
+                            td { (percent(same(rate))) } td { (rate["tasks"].to_string()) }
+                        }
+                    }
+                }
+            }
+        }
     }
-    format!(
-        "<div class=\"scroll\"><table id=\"pass-at-k\"><thead><tr><th>k</th><th>pass@k</th><th class=\"words\"></th><th>pass^k</th>\
-         <th>tasks</th></tr></thead>\n<tbody>{rows}</tbody></table></div>\n"
-    )
 }
 
-fn facts(figures: &Value) -> String {
+fn facts(figures: &Value) -> Markup {
     let percent = |value: &Value| value.as_f64().map(|value| format!("{:.1} %", 100.0 * value));
     let mut facts = Vec::new();
     facts.extend(percent(&figures["mean"]).map(|mean| format!("mean score {mean}")));
@@ -131,10 +139,7 @@ fn facts(figures: &Value) -> String {
         ties if *ties == 0 => format!("majority vote {majority}"),
         ties => format!("majority vote {majority}, ties {ties}"),
     }));
-    match facts.is_empty() {
-        true => String::new(),
-        false => format!("<p id=\"sample-facts\">{}</p>\n", facts.join(" \u{b7} ")),
-    }
+    html! { @if !facts.is_empty() { p id="sample-facts" { (facts.join(" \u{b7} ")) } } }
 }
 
 /// The tasks with their samples; those that pass least often come first.

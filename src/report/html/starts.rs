@@ -1,6 +1,7 @@
 //! How the servers of a run started: the chart, what it comes to, and what did not start.
 
-use super::escape;
+use maud::{Markup, html};
+
 use crate::{
     report::{
         folder::{RunFolder, RunServerStart, millis},
@@ -14,9 +15,9 @@ use crate::{
 };
 
 /// The section of a page.
-pub(in crate::report) fn starts(run: &RunFolder) -> String {
+pub(in crate::report) fn starts(run: &RunFolder) -> Markup {
     if run.servers.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let start_of_all = run.servers.iter().filter_map(|server| match &server.start {
         RunServerStart::Ready { at_ms, took_ms, .. } => Some((at_ms - took_ms, *at_ms, &server.name)),
@@ -25,7 +26,7 @@ pub(in crate::report) fn starts(run: &RunFolder) -> String {
     let wall_ms = start_of_all.clone().map(|(from, to, _)| to - from).fold(0.0, f64::max);
     let last =
         start_of_all.max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0))).map(|(_, _, name)| name.clone());
-    let mut failed = String::new();
+    let mut failed = Vec::new();
     let bars = run.servers.iter().map(|server| {
         let (ended_ms, queue_ms, end) = match &server.start {
             RunServerStart::Unknown => {
@@ -47,27 +48,21 @@ pub(in crate::report) fn starts(run: &RunFolder) -> String {
             RunServerStart::Failed { took_ms, error, .. } => {
                 let why: Vec<&str> =
                     error.causes.iter().chain(&error.stderr_tail).map(String::as_str).collect();
-                failed.push_str(&format!(
-                    "<dt>{}</dt><dd>{}\n{}</dd>",
-                    escape(&server.name),
-                    escape(&error.message),
-                    escape(&why.join("\n"))
-                ));
+                failed.push((&server.name, &error.message, why.join("\n")));
                 (*took_ms, 0.0, End::Failed { cause: error.message.clone() })
             }
         };
         Bar { name: server.name.clone(), ended_ms, queue_ms, end }
     });
     let picture = Picture { wall_ms, last, servers: bars.collect() };
-    let mut html = format!(
-        "<h2>Start of the servers</h2>\n{}{}<figure>{}</figure>\n",
-        advice(&picture)
-            .map_or_else(String::new, |advice| format!("<p class=\"advice\">{}</p>\n", with_code(&advice))),
-        legend(picture.has_templates()),
-        svg(&picture, "start of the servers")
-    );
-    if !failed.is_empty() {
-        html.push_str(&format!("<h3>Did not start</h3>\n<dl>{failed}</dl>\n"));
+    html! {
+        h2 { "Start of the servers" }
+        @if let Some(advice) = advice(&picture) { p class="advice" { (with_code(&advice)) } }
+        (legend(picture.has_templates()))
+        figure { (svg(&picture, "start of the servers")) }
+        @if !failed.is_empty() {
+            h3 { "Did not start" }
+            dl { @for (name, message, why) in &failed { dt { (name) } dd { (message) "\n" (why) } } }
+        }
     }
-    html
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{anchor, badge, fragment, time};
@@ -9,13 +10,10 @@ use crate::{
     report::{
         figures::{Figures, STATUSES},
         folder::{RunFolder, RunTask, TaskLine},
-        page::escape,
     },
     text::{counted, cut, rounded_count as count},
 };
 
-/// The attributes of a cell that says what was expected.
-const EXPECTED: &str = "class=\"words expected\" data-head=\"expected\"";
 /// Rows of what went wrong.
 pub(in crate::report) const FAILURES: usize = 12;
 
@@ -71,94 +69,105 @@ pub(in crate::report) struct TaskCells<'a> {
 }
 
 impl TaskCells<'_> {
-    fn name(&self) -> String {
-        let name = escape(&cut(self.name, 60));
-        match self.link {
-            Some(link) => format!("<a href=\"#{link}\">{name}</a>"),
-            None => name,
+    fn name(&self) -> Markup {
+        let name = cut(self.name, 60);
+        html! {
+            @match self.link {
+                Some(link) => { a href={ "#" (link) } { (name) } }
+                None => { (name) }
+            }
         }
     }
 
+    fn has_target(&self) -> bool {
+        self.line.is_some_and(|line| line.target.is_some())
+    }
+
     /// The cell of what was expected.
-    fn expected(&self) -> String {
+    fn expected(&self) -> Markup {
         let target = self.line.and_then(|line| line.target.as_ref());
-        match target.map(expected) {
-            Some(words) => format!("<td {EXPECTED}>{}</td>", escape(&cut(words.trim(), 90))),
-            None => "<td class=\"words expected\"></td>".to_owned(),
+        html! {
+            @match target.map(expected) {
+                Some(words) => { td class="words expected" data-head="expected" { (cut(words.trim(), 90)) } }
+                None => { td class="words expected" {} }
+            }
         }
     }
 
     /// The row in the table of all tasks.
-    pub(in crate::report) fn row(&self) -> String {
-        let [turns, calls, errors, retries] = self.counts;
+    pub(in crate::report) fn row(&self) -> TaskTableRow {
         let words = self.line.map(|line| task_words(line).join(": ")).unwrap_or_default();
-        format!(
-            "<tr data-status=\"{}\"><td>{}</td><td data-n=\"{}\">{}</td><td data-n=\"{:.3}\">{}</td><td>{turns}</td>\
-             <td>{calls}</td><td>{errors}</td><td>{retries}</td><td>{}</td>{}\
-             <td class=\"words\">{}</td></tr>\n",
-            escape(self.status),
-            self.name(),
-            STATUSES.iter().position(|status| *status == self.status).unwrap_or_default(),
-            badge(self.status),
-            self.took_ms,
-            time(self.took_ms),
-            count(self.tokens),
-            self.expected(),
-            escape(&cut(words.trim(), 90)),
-        )
+        let place = STATUSES.iter().position(|status| *status == self.status).unwrap_or_default();
+        let markup = html! {
+            tr data-status=(self.status) {
+                td { (self.name()) }
+                td data-n=(place) { (badge(self.status)) }
+                td data-n=(format_args!("{:.3}", self.took_ms)) { (time(self.took_ms)) }
+                @for count in self.counts { td { (count) } }
+                td { (count(self.tokens)) }
+                (self.expected())
+                td class="words" { (cut(words.trim(), 90)) }
+            }
+        };
+        TaskTableRow { markup, has_target: self.has_target() }
     }
 
     /// The row among those that went wrong.
-    pub(in crate::report) fn failure(&self) -> String {
+    pub(in crate::report) fn failure(&self) -> Markup {
         let (mut reason, mut answer) = ("", "");
         if let Some(line) = self.line {
             let words = task_words(line);
             answer = words[words.len() - 1];
             reason = if words.len() > 1 { words[0] } else { "" };
         }
-        format!(
-            "<tr><td>{} {}<span class=\"small\">{}</span></td>{}<td class=\"words\" data-head=\"answer\">{}</td></tr>\n",
-            badge(self.status),
-            self.name(),
-            escape(&reason.replace('_', " ")),
-            self.expected(),
-            escape(&cut(answer.trim(), 240)),
-        )
+        html! {
+            tr {
+                td {
+                    (badge(self.status)) " " (self.name())
+                    span class="small" { (reason.replace('_', " ")) }
+                }
+                (self.expected())
+                td class="words" data-head="answer" { (cut(answer.trim(), 240)) }
+            }
+        }
     }
 }
 
+/// A row of the table of all tasks, and whether something was expected of its task.
+pub(in crate::report) struct TaskTableRow {
+    markup: Markup,
+    has_target: bool,
+}
+
 /// Why tasks went wrong, and `rows` of the first of them, `all` in number, with what was expected beside the answer.
-pub(in crate::report) fn failures(figures: &Figures, rows: &[String], all: usize) -> String {
+pub(in crate::report) fn failures(figures: &Figures, rows: &[Markup], all: usize) -> Markup {
     if rows.is_empty() {
-        return String::new();
+        return Markup::default();
     }
-    let list = |rows: &[(String, usize)]| {
-        let parts: Vec<String> =
-            rows.iter().take(12).map(|(what, n)| format!("{n} <code>{}</code>", escape(what))).collect();
-        format!("{}{}", parts.join(", "), if rows.len() > 12 { ", and others" } else { "" })
-    };
     let sum = |rows: &[(String, usize)]| counted(rows.iter().map(|(_, n)| n).sum(), "task");
-    let mut html = "<h2>What went wrong</h2>\n".to_owned();
-    if !figures.reasons.is_empty() {
-        html += &format!(
-            "<p id=\"reasons\">{} failed or errored: {}</p>\n",
-            sum(&figures.reasons),
-            list(&figures.reasons)
-        );
+    let list = |rows: &[(String, usize)]| {
+        html! {
+            @for (number, (what, n)) in rows.iter().take(12).enumerate() {
+                @if number > 0 { ", " } (n) " " code { (what) }
+            }
+            @if rows.len() > 12 { ", and others" }
+        }
+    };
+    let more = all - rows.len();
+    html! {
+        h2 { "What went wrong" }
+        @if !figures.reasons.is_empty() {
+            p id="reasons" { (sum(&figures.reasons)) " failed or errored: " (list(&figures.reasons)) }
+        }
+        @if !figures.errors.is_empty() {
+            p { (sum(&figures.errors)) " errored, by server: " (list(&figures.errors)) }
+        }
+        table class="rows" id="failures" {
+            thead { tr { th { "task" } th { "expected" } th { "answer or error" } } }
+            tbody { @for row in rows { (row) } }
+        }
+        @if more > 0 { p class="soft" { (more) " more are first in the table of all tasks." } }
     }
-    if !figures.errors.is_empty() {
-        html += &format!("<p>{} errored, by server: {}</p>\n", sum(&figures.errors), list(&figures.errors));
-    }
-    html += &format!(
-        "<table class=\"rows\" id=\"failures\"><thead><tr><th>task</th><th>expected</th><th>answer or error</th></tr></thead>\n\
-         <tbody>{}</tbody></table>\n",
-        rows.concat()
-    );
-    match all - rows.len() {
-        0 => {}
-        more => html += &format!("<p class=\"soft\">{more} more are first in the table of all tasks.</p>\n"),
-    }
-    html
 }
 
 /// The heads of the table of tasks.
@@ -195,11 +204,11 @@ fn anchors(rows: &[&RunTask], told: &HashSet<String>) -> Vec<(String, Option<Str
 }
 
 /// The section about tasks that went wrong; `rows` are the tasks of the run, the worst first.
-pub(super) fn failed_tasks(figures: &Figures, rows: &[&RunTask], told: &HashSet<String>) -> String {
+pub(super) fn failed_tasks(figures: &Figures, rows: &[&RunTask], told: &HashSet<String>) -> Markup {
     let rows: Vec<&RunTask> = rows.iter().copied().filter(|task| went_wrong(&task.status)).collect();
     let shown = &rows[..rows.len().min(FAILURES)];
     let anchors = anchors(shown, told);
-    let first: Vec<String> = shown
+    let first: Vec<Markup> = shown
         .iter()
         .zip(&anchors)
         .map(|(task, (anchor, link))| cells(task, anchor, link.as_deref()).failure())
@@ -208,39 +217,45 @@ pub(super) fn failed_tasks(figures: &Figures, rows: &[&RunTask], told: &HashSet<
 }
 
 /// The table of all tasks.
-pub(super) fn table(run: &RunFolder, rows: &[&RunTask], told: &HashSet<String>) -> String {
+pub(super) fn table(run: &RunFolder, rows: &[&RunTask], told: &HashSet<String>) -> Markup {
     let anchors = anchors(rows, told);
-    let body: String = rows
+    let body: Vec<TaskTableRow> = rows
         .iter()
         .zip(&anchors)
         .map(|(task, (anchor, link))| cells(task, anchor, link.as_deref()).row())
         .collect();
+    let heads = COLUMNS.map(|name| column(name, None, &html! { (name) }));
     let left = run.tasks.len() - rows.len();
-    let note = match left {
-        0 => String::new(),
-        n => format!(
-            "<p class=\"soft\">{n} more are in <code>results.jsonl</code>: what went wrong or took longest is here.</p>\n"
-        ),
-    };
-    let heads: String = COLUMNS.iter().map(|name| column(name, "", name)).collect();
-    format!(
-        "<h2>All tasks</h2>\n<div id=\"filter\"></div>\n<div class=\"scroll\">{}</div>\n{note}",
-        table_of(&heads, &body)
-    )
+    html! {
+        h2 { "All tasks" }
+        div id="filter" {}
+        div class="scroll" { (table_of(&heads, &body)) }
+        @if left > 0 {
+            p class="soft" {
+                (left) " more are in " code { "results.jsonl" }
+                ": what went wrong or took longest is here."
+            }
+        }
+    }
 }
 
 /// The table of tasks of these heads and rows. Where nothing was expected of any task, it has no column for that.
-pub(in crate::report) fn table_of(heads: &str, body: &str) -> String {
-    let class = if body.contains(EXPECTED) { "" } else { " class=\"no-expected\"" };
-    format!("<table id=\"tasks\"{class}><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>")
+pub(in crate::report) fn table_of(heads: &[Markup], rows: &[TaskTableRow]) -> Markup {
+    let class = (!rows.iter().any(|row| row.has_target)).then_some("no-expected");
+    html! {
+        table id="tasks" class=[class] {
+            thead { tr { @for head in heads { (head) } } }
+            tbody { @for row in rows { (row.markup) } }
+        }
+    }
 }
 
-/// A head of the table of tasks: its name, attributes and what is inside.
-pub(in crate::report) fn column(name: &str, attributes: &str, inside: &str) -> String {
+/// A head of the table of tasks: its name, how it is sorted by it, and what is inside.
+pub(in crate::report) fn column(name: &str, sorted: Option<&str>, inside: &Markup) -> Markup {
     let class = match name {
-        "expected" => " class=\"words expected\"",
-        "answer or error" => " class=\"words\"",
-        _ => "",
+        "expected" => Some("words expected"),
+        "answer or error" => Some("words"),
+        _ => None,
     };
-    format!("<th{class}{attributes}>{inside}</th>")
+    html! { th class=[class] aria-sort=[sorted] { (inside) } }
 }

@@ -1,18 +1,19 @@
 //! One task on the page: target and answer, its turns to scale on a time axis, and the conversation.
 
+use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{
     anchor, badge,
     table::expected,
     time,
-    timeline::{axis_row, kinds, place},
+    timeline::{axis_row, kinds, part},
 };
 use crate::{
     report::{
         folder::{RunFolder, RunTask, SpanKind, TaskSpan, millis},
         lines,
-        page::{Axis, escape},
+        page::{Axis, key},
         words,
     },
     run_files::ModelEnded,
@@ -32,27 +33,30 @@ pub(crate) struct Room {
     conversation: usize,
     /// Letters of an answer or an error.
     words: usize,
+    /// Whether the conversation is open at first.
+    is_open: bool,
 }
 
 impl Room {
     /// Beside all other tasks.
-    pub(super) const SHARED: Self = Self { rows: 120, message: 1500, conversation: 12_000, words: 1000 };
+    pub(super) const SHARED: Self =
+        Self { rows: 120, message: 1500, conversation: 12_000, words: 1000, is_open: false };
     /// Room on a page of its own.
     #[cfg(feature = "view")]
-    pub(crate) const ALONE: Self = Self { rows: 2000, message: 20_000, conversation: 600_000, words: 20_000 };
+    pub(crate) const ALONE: Self =
+        Self { rows: 2000, message: 20_000, conversation: 600_000, words: 20_000, is_open: true };
 }
 
-pub(super) fn section(run: &RunFolder, task: &RunTask) -> String {
+pub(super) fn section(run: &RunFolder, task: &RunTask) -> Markup {
     let anchor = anchor(task);
-    format!(
-        "<details class=\"task\"><summary>{} <strong>{}</strong> <span class=\"soft\">{}</span></summary>\n\
-         <div id=\"{}\">\n{}</div></details>\n",
-        badge(&task.status),
-        escape(&anchor["task/".len()..]),
-        facts(task),
-        escape(&anchor),
-        content(run, task, Room::SHARED),
-    )
+    html! {
+        details class="task" {
+            summary {
+                (badge(&task.status)) " " strong { (&anchor["task/".len()..]) } " " span class="soft" { (facts(task)) }
+            }
+            div id=(anchor) { (content(run, task, Room::SHARED)) }
+        }
+    }
 }
 
 /// Time, turns, calls, retries and tokens of a task, in one line.
@@ -70,13 +74,13 @@ pub(crate) fn facts(task: &RunTask) -> String {
 }
 
 /// Question, answer, waterfall and conversation of a task.
-pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> String {
+pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> Markup {
     let line = &task.result;
-    let mut text = String::from("<dl>");
     let messages = messages(run, task);
-    let mut term = |name: &str, words: &str| {
+    let mut terms = Vec::new();
+    let mut term = |name, words: &str| {
         if !words.trim().is_empty() {
-            text.push_str(&format!("<dt>{name}</dt><dd>{}</dd>", escape(&short(words, room.words))));
+            terms.push((name, short(words, room.words)));
         }
     };
     let question = messages.iter().find(|message| message["role"] == "user");
@@ -92,37 +96,32 @@ pub(crate) fn content(run: &RunFolder, task: &RunTask, room: Room) -> String {
     if let Some(resumed) = &line.resumed {
         term("continued", &words::resumed(resumed));
     }
-    text.push_str("</dl>\n");
-    text.push_str(&waterfall(task, room.rows));
-    text.push_str(&conversation(&messages, line.messages.as_deref(), room));
-    text
+    html! {
+        dl { @for (name, words) in &terms { dt { (name) } dd { (words) } } }
+        (waterfall(task, room.rows))
+        (conversation(&messages, line.messages.as_deref(), room))
+    }
 }
 
-fn waterfall(task: &RunTask, rows: usize) -> String {
+fn waterfall(task: &RunTask, rows: usize) -> Markup {
     if task.spans.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let axis = Axis { span: (task.end_ms - task.start_ms).max(0.001) };
-    let mut text = format!(
-        "<p class=\"keys\">{}<span class=\"key\"><i class=\"swatch k-bad\"></i>failed</span></p>\n\
-         <figure class=\"waterfall-rows\">{}",
-        kinds(),
-        axis_row(&axis, "")
-    );
-    for span in task.spans.iter().take(rows) {
-        text.push_str(&row(task, span, axis.span));
-    }
-    text.push_str(&prompt_row(task, axis.span));
     let more = task.spans.len().saturating_sub(rows);
-    if more > 0 {
-        text.push_str(&format!("<p class=\"soft\">and {more} more rows in events.jsonl</p>"));
+    html! {
+        p class="keys" { (kinds()) (key("k-bad", "failed")) }
+        figure class="waterfall-rows" {
+            (axis_row(&axis))
+            @for span in task.spans.iter().take(rows) { (row(task, span, axis.span)) }
+            (prompt_row(task, axis.span))
+            @if more > 0 { p class="soft" { "and " (more) " more rows in events.jsonl" } }
+        }
     }
-    text.push_str("</figure>\n");
-    text
 }
 
 /// The tokens of each prompt as a line of steps, where there are several.
-fn prompt_row(task: &RunTask, length: f64) -> String {
+fn prompt_row(task: &RunTask, length: f64) -> Markup {
     let prompts = task.spans.iter().filter_map(|span| match &span.kind {
         SpanKind::Model(Some(end)) if span.agent == "main" && end.tokens.input > 0 => {
             Some((span.end_ms(task.end_ms) - task.start_ms, end.tokens.input))
@@ -132,7 +131,7 @@ fn prompt_row(task: &RunTask, length: f64) -> String {
     let prompts: Vec<(f64, u64)> = prompts.take(MOST_STEPS).collect();
     let most = prompts.iter().map(|(_, tokens)| *tokens).max().unwrap_or_default();
     if prompts.len() < 2 {
-        return String::new();
+        return Markup::default();
     }
     let mut path = "M0 100".to_owned();
     for (at, tokens) in prompts {
@@ -140,22 +139,25 @@ fn prompt_row(task: &RunTask, length: f64) -> String {
             ((1000.0 * at / length).clamp(0.0, 1000.0), 100.0 - 96.0 * tokens as f64 / most as f64);
         path.push_str(&format!("H{left:.1}V{top:.1}"));
     }
-    format!(
-        "<div class=\"row steps\"><span class=\"name\">prompt</span><div class=\"track\"><svg class=\"lane\" \
-         viewBox=\"0 0 1000 100\" preserveAspectRatio=\"none\"><path d=\"{path}H1000\"/></svg></div>\
-         <span class=\"words\">up to {} tokens</span></div>\n",
-        count(most)
-    )
+    html! {
+        div class="row steps" {
+            span class="name" { "prompt" }
+            div class="track" {
+                svg class="lane" viewBox="0 0 1000 100" preserveAspectRatio="none" {
+                    path d={ (path) "H1000" } {}
+                }
+            }
+            span class="words" { "up to " (count(most)) " tokens" }
+        }
+    }
 }
 
-fn row(task: &RunTask, span: &TaskSpan, length: f64) -> String {
+fn row(task: &RunTask, span: &TaskSpan, length: f64) -> Markup {
     let from = span.start_ms - task.start_ms;
     let to = span.end_ms(task.end_ms) - task.start_ms;
     let agent = if span.agent == "main" { String::new() } else { format!("{} ", span.agent) };
-    let mut bars = String::new();
-    let mut bar = |class: &str, from: f64, to: f64| {
-        bars.push_str(&format!("<i class=\"{class}\" style=\"{}\"></i>", place(from, to, length)));
-    };
+    let mut bars = Vec::new();
+    let mut bar = |class, from, to| bars.push(part(class, from, to, length));
     let (name, words, bad) = match &span.kind {
         SpanKind::Call { server, tool, end } => {
             let bad = end.as_ref().is_none_or(|end| end.is_error);
@@ -199,13 +201,14 @@ fn row(task: &RunTask, span: &TaskSpan, length: f64) -> String {
             }
         }
     };
-    format!(
-        "<div class=\"row\"><span class=\"name\" title=\"{0}\">{0}</span><div class=\"track\">{bars}</div>\
-         <span class=\"words{1}\" title=\"{2}\">{2}</span></div>\n",
-        escape(&cut(&name, 80)),
-        if bad { " bad" } else { "" },
-        escape(&cut(&words, 300)),
-    )
+    let (name, words) = (cut(&name, 80), cut(&words, 300));
+    html! {
+        div class="row" {
+            span class="name" title=(name) { (name) }
+            div class="track" { @for bar in bars { (bar) } }
+            span class={ "words" @if bad { " bad" } } title=(words) { (words) }
+        }
+    }
 }
 
 fn model_words(end: &ModelEnded, took: f64) -> String {
@@ -233,28 +236,28 @@ fn messages(run: &RunFolder, task: &RunTask) -> Vec<Value> {
     text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
-fn conversation(messages: &[Value], place: Option<&str>, room: Room) -> String {
-    let Some(place) = place.filter(|_| !messages.is_empty()) else { return String::new() };
-    let mut text = format!(
-        "<details class=\"talk\"><summary>conversation, {}</summary><p class=\"soft\"><code>{}</code></p>\n",
-        counted(messages.len(), "message"),
-        escape(place)
-    );
-    let begin = text.len();
-    for (index, message) in messages.iter().enumerate() {
-        if text.len() - begin > room.conversation {
-            text.push_str(&format!("<p class=\"soft\">and {} more in that file</p>", messages.len() - index));
+fn conversation(messages: &[Value], place: Option<&str>, room: Room) -> Markup {
+    let Some(place) = place.filter(|_| !messages.is_empty()) else { return Markup::default() };
+    let (mut shown, mut length) = (Vec::new(), 0);
+    for message in messages {
+        if length > room.conversation {
             break;
         }
-        let role = message["role"].as_str().unwrap_or("?");
-        text.push_str(&format!(
-            "<div class=\"message\"><b>{}</b><pre>{}</pre></div>\n",
-            escape(role),
-            escape(&short(&words_of(message), room.message))
-        ));
+        let (role, words) =
+            (message["role"].as_str().unwrap_or("?"), short(&words_of(message), room.message));
+        let message = html! { div class="message" { b { (role) } pre { (words) } } };
+        length += message.0.len();
+        shown.push(message);
     }
-    text.push_str("</details>\n");
-    text
+    let left = messages.len() - shown.len();
+    html! {
+        details class="talk" open[room.is_open] {
+            summary { "conversation, " (counted(messages.len(), "message")) }
+            p class="soft" { code { (place) } }
+            @for message in shown { (message) }
+            @if left > 0 { p class="soft" { "and " (left) " more in that file" } }
+        }
+    }
 }
 
 /// The text of a message, and the calls in it.

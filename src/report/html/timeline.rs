@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use maud::{Markup, html};
+
 use super::{anchor, fragment, sign, time};
 use crate::{
     report::{
         figures::STATUSES,
         folder::{RunFolder, RunPause, RunServerStart, RunTask, SpanKind, millis},
-        page::{Axis, escape},
+        page::{self, Axis},
     },
     text::cut,
 };
@@ -32,10 +34,10 @@ pub(in crate::report) fn timeline(
     run: &RunFolder,
     tasks: &[RunTask],
     linked: impl Fn(&RunTask) -> bool,
-) -> String {
+) -> Markup {
     let begun: Vec<&RunTask> = tasks.iter().filter(|task| task.end_ms > task.start_ms).collect();
     if begun.is_empty() {
-        return String::new();
+        return Markup::default();
     }
     let axis = Axis { span: run.wall_ms.max(0.001) };
     let lanes = lanes(&begun);
@@ -44,75 +46,74 @@ pub(in crate::report) fn timeline(
         25..=80 => " thin",
         _ => " thinner",
     };
-    let mut text =
-        format!("<h2>Timeline</h2>\n{}<figure class=\"timeline{many}\">{}", key(), axis_row(&axis, ""));
     let insides = begun.len() <= INSIDES;
-    let mut drawn = 0;
-    for (number, lane) in lanes.iter().take(LANES).enumerate() {
-        let name = if number == 0 { "tasks" } else { "" };
-        text.push_str(&format!("<div class=\"row\"><span class=\"name\">{name}</span><div class=\"track\">"));
-        let lane = &lane[..lane.len().min(DRAWN - drawn)];
-        drawn += lane.len();
-        if begun.len() > BLOCKS {
-            text.push_str(&strip(lane, axis.span));
-        } else {
-            for task in lane {
-                text.push_str(&block(task, axis.span, insides, linked(task)));
+    let mut room = DRAWN;
+    let drawn: Vec<&[&RunTask]> = lanes
+        .iter()
+        .take(LANES)
+        .map(|lane| {
+            let lane = &lane[..lane.len().min(room)];
+            room -= lane.len();
+            lane
+        })
+        .collect();
+    let hidden = begun.len() - (DRAWN - room);
+    html! {
+        h2 { "Timeline" }
+        (keys())
+        figure class={ "timeline" (many) } {
+            (axis_row(&axis))
+            @for (number, lane) in drawn.into_iter().enumerate() {
+                div class="row" {
+                    span class="name" { @if number == 0 { "tasks" } }
+                    div class="track" {
+                        @if begun.len() > BLOCKS {
+                            (strip(lane, axis.span))
+                        } @else {
+                            @for task in lane { (block(task, axis.span, insides, linked(task))) }
+                        }
+                    }
+                }
             }
+            (servers(run, &axis))
+            (pauses(run, &axis))
         }
-        text.push_str("</div></div>\n");
+        @if run.servers.iter().any(|server| !server.incidents.is_empty()) { (incidents(run)) }
+        @if hidden > 0 { p class="soft" { (hidden) " more tasks are not drawn." } }
     }
-    text.push_str(&servers(run, &axis));
-    text.push_str(&pauses(run, &axis));
-    text.push_str("</figure>\n");
-    let marks: usize = run.servers.iter().map(|server| server.incidents.len()).sum();
-    if marks > 0 {
-        text.push_str(&incidents(run));
-    }
-    let left = begun.len() - drawn;
-    if left > 0 {
-        text.push_str(&format!("<p class=\"soft\">{left} more tasks are not drawn.</p>\n"));
-    }
-    text
 }
 
 /// A strip for each server: when it was there, and what happened to it.
-fn servers(run: &RunFolder, axis: &Axis) -> String {
-    let mut text = String::new();
-    for (number, server) in run.servers.iter().take(STRIPS).enumerate() {
-        let from = match &server.start {
-            RunServerStart::Ready { at_ms, took_ms, .. } => format!(
-                "<i class=\"strip starting\" style=\"{}\"></i><i class=\"strip\" style=\"{}\"></i>",
-                place(at_ms - took_ms, *at_ms, axis.span),
-                place(*at_ms, run.wall_ms, axis.span)
-            ),
-            RunServerStart::Failed { at_ms, took_ms, .. } => {
-                format!("<i class=\"strip bad\" style=\"{}\"></i>", place(at_ms - took_ms, *at_ms, axis.span))
-            }
-            RunServerStart::Parked { .. } | RunServerStart::Unknown => String::new(),
-        };
-        let first = if number == 0 { " first" } else { "" };
-        text.push_str(&format!(
-            "<div class=\"row server{first}\"><span class=\"name\" title=\"{0}\">{0}</span><div class=\"track\">{from}",
-            escape(&cut(&server.name, 40)),
-        ));
-        for mark in server.incidents.iter().take(200) {
-            text.push_str(&format!(
-                "<b class=\"tick{}\" style=\"left:{:.2}%\" title=\"{} {}: {}\"></b>",
-                if mark.bad { " bad" } else { "" },
-                percent(mark.at_ms, axis.span),
-                time(mark.at_ms),
-                escape(&server.name),
-                escape(&cut(&mark.words, 200)),
-            ));
+fn servers(run: &RunFolder, axis: &Axis) -> Markup {
+    let strips = |start: &RunServerStart| match start {
+        RunServerStart::Ready { at_ms, took_ms, .. } => html! {
+            (part("strip starting", at_ms - took_ms, *at_ms, axis.span))
+            (part("strip", *at_ms, run.wall_ms, axis.span))
+        },
+        RunServerStart::Failed { at_ms, took_ms, .. } => {
+            part("strip bad", at_ms - took_ms, *at_ms, axis.span)
         }
-        text.push_str("</div></div>\n");
+        RunServerStart::Parked { .. } | RunServerStart::Unknown => Markup::default(),
+    };
+    html! {
+        @for (number, server) in run.servers.iter().take(STRIPS).enumerate() {
+            @let name = cut(&server.name, 40);
+            div class={ "row server" @if number == 0 { " first" } } {
+                span class="name" title=(name) { (name) }
+                div class="track" {
+                    (strips(&server.start))
+                    @for mark in server.incidents.iter().take(200) {
+                        b class={ "tick" @if mark.bad { " bad" } } style=(left(percent(mark.at_ms, axis.span)))
+                            title={ (time(mark.at_ms)) " " (server.name) ": " (cut(&mark.words, 200)) } {}
+                    }
+                }
+            }
+        }
     }
-    text
 }
 
 /// A line for each time in which nobody worked on the run, with how long it was: they take no room on the axis.
-pub(in crate::report) fn pauses(run: &RunFolder, axis: &Axis) -> String {
+pub(in crate::report) fn pauses(run: &RunFolder, axis: &Axis) -> Markup {
     let mut marks: Vec<(f64, RunPause)> = Vec::new();
     for pause in &run.pauses {
         let at = percent(run.working_ms(pause.ended_ms), axis.span) / 100.0;
@@ -126,38 +127,43 @@ pub(in crate::report) fn pauses(run: &RunFolder, axis: &Axis) -> String {
             _ => marks.push((at, *pause)),
         }
     }
-    let mark = |(at, pause): &(f64, RunPause)| {
-        let side = if *at > 0.5 { " end" } else { "" };
-        let words = if pause.after_end { "after its end" } else { "interrupted" };
-        format!(
-            "<div class=\"pause{side}\" style=\"--at:{at:.4}\"><span>{} {words}</span></div>",
-            time(pause.took_ms)
-        )
-    };
-    marks.iter().take(PAUSES).map(mark).collect()
+    html! {
+        @for (at, pause) in marks.iter().take(PAUSES) {
+            div class={ "pause" @if *at > 0.5 { " end" } } style={ "--at:" (format_args!("{at:.4}")) } {
+                span { (time(pause.took_ms)) @if pause.after_end { " after its end" } @else { " interrupted" } }
+            }
+        }
+    }
 }
 
-/// A row of round marks; `words` stand where the names of rows do.
-pub(in crate::report) fn axis_row(axis: &Axis, words: &str) -> String {
-    let ticks = axis
-        .ticks()
-        .into_iter()
-        .map(|(at, words)| {
-            let left = percent(at, axis.span);
-            let class = if left > 94.0 { " class=\"end\"" } else { "" };
-            format!("<span{class} style=\"left:{left:.2}%\">{words}</span>")
-        })
-        .collect::<Vec<String>>()
-        .concat();
-    format!(
-        "<div class=\"row axis\"><span class=\"name\">{words}</span><div class=\"track\">{ticks}</div></div>\n"
-    )
+/// A row of round marks.
+pub(in crate::report) fn axis_row(axis: &Axis) -> Markup {
+    html! {
+        div class="row axis" {
+            span class="name" {}
+            div class="track" {
+                @for (at, words) in axis.ticks() {
+                    @let at = percent(at, axis.span);
+                    span class=[(at > 94.0).then_some("end")] style=(left(at)) { (words) }
+                }
+            }
+        }
+    }
+}
+
+/// A part of a track.
+pub(super) fn part(class: &str, from: f64, to: f64, span: f64) -> Markup {
+    html! { i class=(class) style=(place(from, to, span)) {} }
 }
 
 /// Where something lies on its track.
-pub(super) fn place(from: f64, to: f64, span: f64) -> String {
-    let (left, right) = (percent(from, span), percent(to, span));
-    format!("left:{left:.2}%;width:{:.2}%", (right - left).max(0.0))
+fn place(from: f64, to: f64, span: f64) -> String {
+    let (from, to) = (percent(from, span), percent(to, span));
+    format!("{};{}", left(from), page::width((to - from).max(0.0)))
+}
+
+fn left(percent: f64) -> String {
+    format!("left:{percent:.2}%")
 }
 
 fn percent(ms: f64, span: f64) -> f64 {
@@ -189,32 +195,29 @@ fn lanes<'a>(tasks: &[&'a RunTask]) -> Vec<Vec<&'a RunTask>> {
     lanes
 }
 
-fn block(task: &RunTask, span: f64, inside: bool, told: bool) -> String {
+fn block(task: &RunTask, span: f64, inside: bool, told: bool) -> Markup {
     let took = task.end_ms - task.start_ms;
-    let words = format!("{}: {}, {}", task.task, task.status, time(took));
-    let inner = if inside { parts(task, took) } else { String::new() };
-    // A name is cut off by the page where it has no room.
-    let name = if 100.0 * took / span > 3.0 {
-        format!("<span>{} {}</span>", sign(&task.status), escape(&cut(&task.task, 40)))
-    } else {
-        String::new()
+    let (class, style) = (format!("block {}", task.status), place(task.start_ms, task.end_ms, span));
+    let title = cut(&format!("{}: {}, {}", task.task, task.status, time(took)), 120);
+    let content = html! {
+        // A name is cut off by the page where it has no room.
+        @if 100.0 * took / span > 3.0 {
+            span { (sign(&task.status)) " " (cut(&task.task, 40)) }
+        }
+        @if inside { (parts(task, took)) }
     };
-    let (open, close) = match told {
-        true => (format!("a href=\"#{}\"", fragment(&anchor(task))), "a"),
-        false => ("div".to_owned(), "div"),
-    };
-    format!(
-        "<{open} class=\"block {}\" style=\"{}\" title=\"{}\">{name}{inner}</{close}>",
-        escape(&task.status),
-        place(task.start_ms, task.end_ms, span),
-        escape(&cut(&words, 120)),
-    )
+    html! {
+        @if told {
+            a href={ "#" (fragment(&anchor(task))) } class=(class) style=(style) title=(title) { (content) }
+        } @else {
+            div class=(class) style=(style) title=(title) { (content) }
+        }
+    }
 }
 
 /// A whole lane as one drawing, a thousandth of it to the unit.
-fn strip(lane: &[&RunTask], span: f64) -> String {
-    let mut text = "<svg class=\"lane\" viewBox=\"0 0 1000 1\" preserveAspectRatio=\"none\">".to_owned();
-    for status in STATUSES {
+fn strip(lane: &[&RunTask], span: f64) -> Markup {
+    let path = |status: &str| {
         // Told apart by shape, too: what failed hangs below, what errored stands above.
         let (top, height) = match status {
             "failed" => (".35", ".65"),
@@ -227,79 +230,71 @@ fn strip(lane: &[&RunTask], span: f64) -> String {
             // A sliver is left between neighbours.
             path.push_str(&format!("M{from:.1} {top}h{:.1}v{height}H{from:.1}z", (to - from - 0.3).max(0.2)));
         }
-        if !path.is_empty() {
-            text.push_str(&format!("<path class=\"{status}\" d=\"{path}\"/>"));
+        path
+    };
+    let paths = STATUSES.map(|status| (status, path(status)));
+    html! {
+        svg class="lane" viewBox="0 0 1000 1" preserveAspectRatio="none" {
+            @for (status, path) in paths.iter().filter(|(_, path)| !path.is_empty()) {
+                path class=(status) d=(path) {}
+            }
         }
     }
-    text.push_str("</svg>");
-    text
 }
 
 /// Steps of a task, as parts of its own length.
-fn parts(task: &RunTask, took: f64) -> String {
-    let mut text = String::new();
+fn parts(task: &RunTask, took: f64) -> Markup {
+    let mut parts = Vec::new();
     for span in task.spans.iter().take(PARTS) {
         let from = span.start_ms - task.start_ms;
         let to = span.end_ms(task.end_ms) - task.start_ms;
-        let mut part = |class: &str, from: f64, to: f64| {
-            if to > from {
-                text.push_str(&format!("<i class=\"{class}\" style=\"{}\"></i>", place(from, to, took)));
-            }
-        };
         match &span.kind {
-            SpanKind::Call { .. } => part("k-tools", from, to),
+            SpanKind::Call { .. } => parts.push(("k-tools", from, to)),
             SpanKind::Model(end) => {
-                part("k-model", from, to);
+                parts.push(("k-model", from, to));
                 let mut at = from;
                 for attempt in end.iter().flat_map(|end| &end.attempts) {
                     let queued = at + millis(attempt.waited_ns);
                     let sent = queued + millis(attempt.queued_ns);
-                    part("k-wait", at, queued);
-                    part("k-queue", queued, sent);
+                    parts.extend([("k-wait", at, queued), ("k-queue", queued, sent)]);
                     at = sent + millis(attempt.took_ns);
                 }
             }
         }
     }
-    text
+    let parts = parts.into_iter().filter(|(_, from, to)| to > from);
+    html! { @for (class, from, to) in parts { (part(class, from, to, took)) } }
 }
 
-fn incidents(run: &RunFolder) -> String {
+fn incidents(run: &RunFolder) -> Markup {
     let mut marks: Vec<_> = run
         .servers
         .iter()
         .flat_map(|server| server.incidents.iter().map(move |mark| (&server.name, mark)))
         .collect();
     marks.sort_by(|a, b| a.1.at_ms.total_cmp(&b.1.at_ms));
-    let rows = marks
-        .iter()
-        .take(50)
-        .map(|(server, mark)| {
-            format!(
-                "<li><b>{}</b> {}: {}</li>",
-                time(mark.at_ms),
-                escape(server),
-                escape(&cut(&mark.words, 200))
-            )
-        })
-        .collect::<Vec<String>>()
-        .concat();
     let more = marks.len().saturating_sub(50);
-    let more = if more > 0 { format!("<li>and {more} more</li>") } else { String::new() };
-    format!("<ul class=\"marks\">{rows}{more}</ul>\n")
+    html! {
+        ul class="marks" {
+            @for (server, mark) in marks.iter().take(50) {
+                li { b { (time(mark.at_ms)) } " " (server) ": " (cut(&mark.words, 200)) }
+            }
+            @if more > 0 { li { "and " (more) " more" } }
+        }
+    }
 }
 
-fn key() -> String {
-    let status =
-        |status| format!("<span class=\"key\"><i class=\"swatch block {status}\"></i>{status}</span>");
-    let statuses = ["passed", "failed", "errored"].map(status).concat();
-    format!("<p class=\"keys\">{statuses}{}</p>\n", kinds())
+fn keys() -> Markup {
+    html! {
+        p class="keys" {
+            @for status in ["passed", "failed", "errored"] { (page::key(&format!("block {status}"), status)) }
+            (kinds())
+        }
+    }
 }
 
 /// Legend for the colours of requests, calls and waits.
-pub(super) fn kinds() -> String {
+pub(super) fn kinds() -> Markup {
     let kinds = [("model", "model"), ("tools", "tools"), ("wait", "retry wait"), ("queue", "queue")];
-    let key =
-        |(class, words)| format!("<span class=\"key\"><i class=\"swatch k-{class}\"></i>{words}</span>");
-    kinds.map(key).concat()
+    html! { @for (class, words) in kinds { (page::key(&format!("k-{class}"), words)) } }
 }

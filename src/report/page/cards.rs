@@ -1,6 +1,6 @@
 //! Figures as cards: each with a label, and a line of details.
 
-use super::escape;
+use maud::{Markup, html};
 
 /// One figure.
 pub struct Card {
@@ -27,19 +27,17 @@ impl Card {
     }
 
     /// The list of `cards` as HTML.
-    pub fn list(cards: &[Self]) -> String {
-        let cards: Vec<String> = cards.iter().map(Self::html).collect();
-        format!("<ul class=\"cards\">\n{}</ul>\n", cards.concat())
-    }
-
-    fn html(&self) -> String {
-        let more = self.more.as_ref().map(|more| format!("<small>{}</small>", escape(more)));
-        format!(
-            "<li class=\"{}\"><b>{}</b><span>{}</span>{}</li>\n",
-            self.class,
-            escape(&self.figure),
-            escape(&self.what),
-            more.unwrap_or_default()
-        )
+    pub fn list(cards: &[Self]) -> Markup {
+        html! {
+            ul class="cards" {
+                @for Self { class, figure, what, more } in cards {
+                    li class=(class) {
+                        b { (figure) }
+                        span { (what) }
+                        @if let Some(more) = more { small { (more) } }
+                    }
+                }
+            }
+        }
     }
 }

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
+use maud::{Markup, PreEscaped, html};
 use serde::{Deserialize, Serialize};
 
-use super::{Axis, escape};
+use super::Axis;
 use crate::{
     session::Phases,
     start::ServerStart,
@@ -59,7 +60,7 @@ pub const PHASES: [(&str, &str); 5] = [
 ];
 
 /// Fill patterns that are distinguishable without colour; once a page.
-pub const PATTERNS: &str = concat!(
+pub const PATTERNS: PreEscaped<&str> = PreEscaped(concat!(
     r#"<svg width="0" height="0" aria-hidden="true"><defs>"#,
     r#"<pattern id="p-boot" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">"#,
     r#"<rect class="boot-ground" width="6" height="6"/><rect class="ink" width="1.5" height="6"/></pattern>"#,
@@ -70,7 +71,7 @@ pub const PATTERNS: &str = concat!(
     r#"<pattern id="p-failed" width="6" height="6" patternUnits="userSpaceOnUse">"#,
     r#"<path class="cross" d="M0 0L6 6M6 0L0 6"/></pattern>"#,
     "</defs></svg>"
-);
+));
 
 /// One run, to be drawn.
 #[derive(Serialize, Deserialize)]
@@ -157,133 +158,132 @@ impl Bar {
 }
 
 /// The drawings of `picture`; `title` is what they show, for those who do not see it.
-pub fn svg(picture: &Picture, title: &str) -> String {
+pub fn svg(picture: &Picture, title: &str) -> Markup {
     svg_to_scale(picture, title, picture.span())
 }
 
 /// The same with bars to the scale of a longer time, in milliseconds: drawings of one scale can be compared.
-pub fn svg_to_scale(picture: &Picture, title: &str, span: f64) -> String {
-    [WIDE, NARROW].map(|layout| drawing(picture, title, &layout, span)).concat()
+pub fn svg_to_scale(picture: &Picture, title: &str, span: f64) -> Markup {
+    html! { @for layout in [WIDE, NARROW] { (drawing(picture, title, &layout, span)) } }
 }
 
-fn drawing(picture: &Picture, title: &str, layout: &Layout, span: f64) -> String {
+fn drawing(picture: &Picture, title: &str, layout: &Layout, span: f64) -> Markup {
     let bottom = TOP + layout.row * picture.servers.len() as f64;
     let (width, height) = (layout.width, bottom + BOTTOM);
     let scale = Scale { layout, span: span.max(0.001) };
-    let mut text = format!(
-        "<svg class=\"waterfall {}\" viewBox=\"0 0 {width} {height}\" role=\"img\"><title>{}</title>\n",
-        layout.class,
-        escape(title)
-    );
-    for (at, words) in (Axis { span: scale.span }).ticks() {
-        let x = scale.x(at);
-        text.push_str(&format!(
-            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>"
-        ));
-        text.push_str(&format!(
-            "<text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\">{words}</text>\n",
-            bottom + 15.0
-        ));
+    html! {
+        svg class={ "waterfall " (layout.class) } viewBox={ "0 0 " (width) " " (height) } role="img" {
+            title { (title) }
+            @for (at, words) in (Axis { span: scale.span }).ticks() {
+                (line("grid", (scale.x(at), TOP), (scale.x(at), bottom)))
+                text class="axis" x=(units(scale.x(at))) y=(units(bottom + 15.0)) { (words) }
+            }
+            @if let Some(last) = &picture.last { (all_ready(picture, last, &scale)) }
+            @for (number, bar) in picture.servers.iter().enumerate() {
+                (row(bar, &scale, TOP + layout.row * number as f64))
+            }
+        }
     }
-    if let Some(last) = picture.last.as_ref() {
-        let ready = picture.servers.iter().find(|bar| bar.name == *last).map_or(0.0, |bar| bar.ended_ms);
-        let x = scale.x(ready);
-        let words = format!("all ready at {}, set by {}", seconds(ready), cut(last, NAME_LETTERS));
-        // They end at the line, or begin at the edge where there is no room before it.
-        let room = words.chars().count() as f64 * BOLD_LETTER <= x;
-        let (class, at) = if room { ("ready-words", x) } else { ("ready-words early", 0.0) };
-        text.push_str(&format!(
-            "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{TOP}\"/>\
-             <text class=\"{class}\" x=\"{at:.1}\" y=\"14\">{}</text>\n",
-            TOP - 8.0,
-            escape(&words),
-        ));
-        text.push_str(&scale.ready_line(picture, x));
-    }
-    for (number, bar) in picture.servers.iter().enumerate() {
-        text.push_str(&row(bar, &scale, TOP + layout.row * number as f64));
-    }
-    text.push_str("</svg>\n");
-    text
 }
 
-fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> String {
+/// The line at which all are ready, and who was the last.
+fn all_ready(picture: &Picture, last: &str, scale: &Scale<'_>) -> Markup {
+    let ready = picture.servers.iter().find(|bar| bar.name == last).map_or(0.0, |bar| bar.ended_ms);
+    let x = scale.x(ready);
+    let words = format!("all ready at {}, set by {}", seconds(ready), cut(last, NAME_LETTERS));
+    // They end at the line, or begin at the edge where there is no room before it.
+    let room = words.chars().count() as f64 * BOLD_LETTER <= x;
+    let (class, at) = if room { ("ready-words", x) } else { ("ready-words early", 0.0) };
+    html! {
+        (line("ready", (x, TOP - 8.0), (x, TOP)))
+        text class=(class) x=(units(at)) y="14" { (words) }
+        (scale.ready_line(picture, x))
+    }
+}
+
+fn row(bar: &Bar, scale: &Scale<'_>, top: f64) -> Markup {
     let layout = scale.layout;
     let middle = top + f64::midpoint(layout.words, layout.row);
     let y = middle - THICK / 2.0;
     let above = layout.words > 0.0;
-    let line = if above { top + layout.words - 2.0 } else { middle + 4.0 };
-    let mut text = format!(
-        "<g class=\"server\"><title>{}: {}</title>\
-         <text class=\"name\" x=\"0\" y=\"{line:.1}\">{}</text>",
-        escape(&bar.name),
-        escape(&words(bar)),
-        escape(&cut(&bar.name, NAME_LETTERS)),
-    );
-    let rect = |class: &str, from: f64, to: f64| {
-        let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(0.5));
-        format!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{THICK}\"/>")
+    let text_at = units(if above { top + layout.words - 2.0 } else { middle + 4.0 });
+    let part = |class: &str, from: f64, to: f64| {
+        rect(class, (scale.x(from), y), ((scale.x(to) - scale.x(from)).max(0.5), THICK))
     };
-    if bar.queue_ms > 0.0 {
-        let (from, to) = (scale.x(0.0), scale.x(bar.queue_ms));
-        text.push_str(&format!(
-            "<line class=\"queue\" x1=\"{from:.1}\" y1=\"{middle:.1}\" x2=\"{to:.1}\" y2=\"{middle:.1}\"/>"
-        ));
-    }
-    let mut end = scale.x(bar.ended_ms);
-    match &bar.end {
-        End::Ready { phases_ms: phases, .. } => {
-            let mut at = bar.queue_ms;
-            let all = [phases.template, phases.spawn, phases.first_byte, phases.handshake, phases.list];
-            for ((class, _), took) in PHASES.iter().zip(all.map(|took| took.as_secs_f64() * 1e3)) {
-                if took > 0.0 {
-                    text.push_str(&rect(class, at, at + took));
-                }
-                at += took;
-            }
-        }
-        End::Failed { .. } => {
-            text.push_str(&rect("failed", bar.queue_ms, bar.ended_ms));
-            text.push_str(&format!(
-                "<rect class=\"cap\" x=\"{end:.1}\" y=\"{:.1}\" width=\"{CAP}\" height=\"{}\"/>",
-                y - 2.0,
-                THICK + 4.0
-            ));
-            end += CAP;
-        }
-        End::Parked { .. } => {}
-    }
+    let ended = scale.x(bar.ended_ms);
+    let end = if matches!(bar.end, End::Failed { .. }) { ended + CAP } else { ended };
     let (class, x, room) = if above {
         ("label above", layout.width, layout.width - LETTER * (NAME_LETTERS as f64 + 1.0))
     } else {
         ("label", end + 5.0, layout.width - end - 5.0)
     };
-    let label = cut(&label(bar), letters(room));
-    text.push_str(&format!(
-        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{line:.1}\">{}</text></g>\n",
-        escape(&label)
-    ));
-    text
+    html! {
+        g class="server" {
+            title { (bar.name) ": " (words(bar)) }
+            text class="name" x="0" y=(text_at) { (cut(&bar.name, NAME_LETTERS)) }
+            @if bar.queue_ms > 0.0 {
+                (line("queue", (scale.x(0.0), middle), (scale.x(bar.queue_ms), middle)))
+            }
+            @match &bar.end {
+                End::Ready { phases_ms, .. } => {
+                    @for (class, from, to) in drawn(phases_ms, bar.queue_ms) { (part(class, from, to)) }
+                }
+                End::Failed { .. } => {
+                    (part("failed", bar.queue_ms, bar.ended_ms))
+                    (rect("cap", (ended, y - 2.0), (CAP, THICK + 4.0)))
+                }
+                End::Parked { .. } => {}
+            }
+            text class=(class) x=(units(x)) y=(text_at) { (cut(&label(bar), letters(room))) }
+        }
+    }
+}
+
+/// The phases that took any time, from `queue_ms` on: class, beginning and end.
+fn drawn(phases: &Phases, queue_ms: f64) -> Vec<(&'static str, f64, f64)> {
+    let all = [phases.template, phases.spawn, phases.first_byte, phases.handshake, phases.list];
+    let mut at = queue_ms;
+    let mut drawn = Vec::new();
+    for ((class, _), took) in PHASES.iter().zip(all.map(millis)) {
+        if took > 0.0 {
+            drawn.push((*class, at, at + took));
+        }
+        at += took;
+    }
+    drawn
+}
+
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
+    let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(units);
+    html! { line class=(class) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {} }
+}
+
+fn rect(class: &str, at: (f64, f64), size: (f64, f64)) -> Markup {
+    let [x, y, width, height] = [at.0, at.1, size.0, size.1].map(units);
+    html! { rect class=(class) x=(x) y=(y) width=(width) height=(height) {} }
+}
+
+fn units(value: f64) -> String {
+    format!("{value:.1}")
 }
 
 /// Legend of the colours and patterns; `with_templates` says whether a server has waited for a template.
-pub fn legend(with_templates: bool) -> String {
-    let key = |drawing: &str, words: &str| {
-        format!(
-            "<span class=\"key\"><svg viewBox=\"0 0 26 13\" aria-hidden=\"true\">{drawing}</svg>{words}</span>"
-        )
+pub fn legend(with_templates: bool) -> Markup {
+    let key = |drawing: Markup, words: &str| {
+        html! {
+            span class="key" { svg viewBox="0 0 26 13" aria-hidden="true" { (drawing) } (words) }
+        }
     };
-    let box_of = |class: &str| format!("<rect class=\"{class}\" width=\"26\" height=\"13\"/>");
-    let mut text = String::from("<p>");
-    text.push_str(&key("<line class=\"queue\" x1=\"0\" y1=\"6.5\" x2=\"26\" y2=\"6.5\"/>", "queue"));
-    for (class, words) in PHASES.iter().filter(|(class, _)| with_templates || *class != "template") {
-        text.push_str(&key(&box_of(class), words));
+    let whole = |class: &str| rect(class, (0.0, 0.0), (26.0, 13.0));
+    let phases = PHASES.iter().filter(|(class, _)| with_templates || *class != "template");
+    html! {
+        p {
+            (key(line("queue", (0.0, 6.5), (26.0, 6.5)), "queue"))
+            @for (class, words) in phases { (key(whole(class), words)) }
+            (key(html! { (whole("failed")) (rect("cap", (21.0, 0.0), (5.0, 13.0))) }, "failed"))
+            (key(line("ready", (13.0, 0.0), (13.0, 13.0)), "all ready"))
+        }
     }
-    let cap = "<rect class=\"cap\" x=\"21\" width=\"5\" height=\"13\"/>";
-    text.push_str(&key(&format!("{}{cap}", box_of("failed")), "failed"));
-    text.push_str(&key("<line class=\"ready\" x1=\"13\" y1=\"0\" x2=\"13\" y2=\"13\"/>", "all ready"));
-    text.push_str("</p>\n");
-    text
 }
 
 /// The result that a bar is labelled with: `0.77s, 2 tools`.
@@ -320,23 +320,16 @@ struct Scale<'a> {
 
 impl Scale<'_> {
     /// The line at which all are ready, in each row where it meets no words.
-    fn ready_line(&self, picture: &Picture, x: f64) -> String {
+    fn ready_line(&self, picture: &Picture, x: f64) -> Markup {
         let layout = self.layout;
-        let mut text = String::new();
-        for (number, bar) in picture.servers.iter().enumerate() {
-            let top = TOP + layout.row * number as f64;
+        let is_free = |bar: &Bar| {
             let (begin, width) =
                 (self.x(bar.ended_ms), label(bar).chars().count() as f64 * LETTER + CAP + 5.0);
-            if layout.words == 0.0 && begin < x && x < begin + width {
-                continue;
-            }
-            text.push_str(&format!(
-                "<line class=\"ready\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\"/>",
-                top + layout.words,
-                top + layout.row
-            ));
-        }
-        text
+            layout.words > 0.0 || begin >= x || x >= begin + width
+        };
+        let rows = picture.servers.iter().enumerate().filter(|(_, bar)| is_free(bar));
+        let tops = rows.map(|(number, _)| TOP + layout.row * number as f64);
+        html! { @for top in tops { (line("ready", (x, top + layout.words), (x, top + layout.row))) } }
     }
 
     fn x(&self, millis: f64) -> f64 {
@@ -373,7 +366,7 @@ mod tests {
 
     #[test]
     fn phases_are_to_scale_and_empty_ones_not_drawn() {
-        let text = drawing(&picture(), "t", &WIDE, 1000.0);
+        let text = drawing(&picture(), "t", &WIDE, 1000.0).0;
         let rects: Vec<&str> = text.matches("<rect class=\"").collect();
         assert_eq!(rects.len(), 5, "{text}");
         let of = |class: &str| text.split("<rect ").find(|part| part.starts_with(class)).unwrap_or("none");
@@ -401,15 +394,15 @@ mod tests {
     #[test]
     fn a_wait_for_a_template_is_drawn_where_there_was_one() {
         let mut waited = picture();
-        assert!(!waited.has_templates() && !legend(false).contains("template"));
-        assert!(!svg(&waited, "t").contains("template"), "no phase of other starts");
+        assert!(!waited.has_templates() && !legend(false).0.contains("template"));
+        assert!(!svg(&waited, "t").0.contains("template"), "no phase of other starts");
         if let End::Ready { phases_ms, .. } = &mut waited.servers[0].end {
             (phases_ms.template, phases_ms.spawn) = (phases_ms.spawn, Duration::ZERO);
         }
-        let text = drawing(&waited, "t", &WIDE, 1000.0);
+        let text = drawing(&waited, "t", &WIDE, 1000.0).0;
         let rect = "<rect class=\"template\" x=\"450.0\" y=\"30.5\" width=\"70.0\"";
         assert!(text.contains(rect) && text.contains("queue 500.0 ms, template 125.0 ms, spawn"), "{text}");
-        assert!(waited.has_templates() && legend(true).contains("wait for a template"));
+        assert!(waited.has_templates() && legend(true).0.contains("wait for a template"));
         // As it is written, and as earlier versions have written it.
         let written = serde_json::to_value(&waited).unwrap();
         assert_eq!(written["servers"][0]["end"]["ready"]["phases_ms"]["template"], 125.0);
@@ -418,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_narrow_drawing_has_labels_above_the_bars() {
-        let text = drawing(&picture(), "t", &NARROW, 1000.0);
+        let text = drawing(&picture(), "t", &NARROW, 1000.0).0;
         assert!(text.contains("viewBox=\"0 0 480 159\""), "{text}");
         // 400 units for a second, from 24 on; below a line of words.
         assert!(text.contains("<rect class=\"spawn\" x=\"224.0\" y=\"46.0\" width=\"50.0\""), "{text}");
@@ -427,13 +420,13 @@ mod tests {
         assert!(text.contains("<text class=\"ready-words\" x=\"424.0\""), "{text}");
         let early = Picture { last: Some("gone".to_owned()), ..picture() };
         assert!(
-            drawing(&early, "t", &NARROW, 1000.0).contains("<text class=\"ready-words early\" x=\"0.0\"")
+            drawing(&early, "t", &NARROW, 1000.0).0.contains("<text class=\"ready-words early\" x=\"0.0\"")
         );
     }
 
     #[test]
     fn server_text_is_escaped_in_the_page() {
-        let text = svg(&picture(), "<i>");
+        let text = svg(&picture(), "<i>").0;
         assert!(!text.contains("<script") && !text.contains("a<b") && !text.contains("<i>"), "{text}");
         assert!(
             text.contains("&lt;script&gt;alert(1)") && text.contains("all ready at 1.00s, set by a&lt;b"),

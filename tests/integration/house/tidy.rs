@@ -10,7 +10,7 @@ use std::{
 /// `docs/architecture.md`; a layer has several rows where some of its modules use others.
 const ROWS: [&[&str]; 18] = [
     // L0
-    &["trace", "background", "bounded", "duration", "cancel", "large", "text"],
+    &["trace", "background", "bounded", "duration", "cancel", "large", "text", "style"],
     &["tool", "retry", "limit", "json_rpc"],
     &["error"],
     &["task"],

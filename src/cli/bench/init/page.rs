@@ -5,14 +5,14 @@ use super::{
     document::{Document, ModeRow},
     table::{cells, mebibytes, time},
 };
+use maud::{Markup, html};
 use toolcrib::cli_support::{
     counted,
     page::{
         self,
         cards::Card,
-        escape,
         start_advice::advice,
-        start_chart::{End, Picture, legend, svg_to_scale},
+        start_chart::{Bar, End, Picture, legend, svg_to_scale},
         with_code,
     },
 };
@@ -20,53 +20,50 @@ use toolcrib::cli_support::{
 /// The page. `json` is the document as it is written elsewhere.
 pub(super) fn html(document: &Document, json: &str) -> String {
     let total = document.modes.first().map_or(0, |mode| mode.total);
-    let title = format!("Start of {}", counted(total, "server"));
-    let mut text = page::head(&title, "", None);
-    text.push_str(&format!(
-        "<p class=\"soft\">toolcrib {}, {} of each mode, start jobs {}, {}</p>\n",
-        escape(&document.version),
-        counted(document.runs, "run"),
-        escape(document.jobs.as_str().unwrap_or(&document.jobs.to_string())),
-        counted(document.cores, "core"),
-    ));
     let pictures = document.modes.iter().filter_map(|mode| Some((mode, mode.picture.as_ref()?)));
     // One scale for all: bars of the same length are of the same time.
     let span = pictures.clone().map(|(_, picture)| picture.span()).fold(0.0, f64::max);
+    let has_templates = pictures.clone().any(|(_, picture)| picture.has_templates());
     let main = document.main_picture();
-    if let Some((mode, picture)) = main {
-        text.push_str(&cards(document, mode));
-        if let Some(advice) = advice(picture) {
-            text.push_str(&format!("<p class=\"advice\">{}</p>\n", with_code(&advice)));
-        }
-        text.push_str(&legend(pictures.clone().any(|(_, picture)| picture.has_templates())));
-        text.push_str(&figure(mode, picture, span));
-    }
     let others = pictures.filter(|(mode, _)| main.is_none_or(|(main, _)| mode.mode != main.mode));
-    for (mode, picture) in others {
-        text.push_str(&figure(mode, picture, span));
-    }
-    text.push_str(&main.map_or_else(String::new, |(_, picture)| failures(picture)));
-    text.push_str(&modes(document));
-    text.push_str(&page::tail(json, None));
-    text
+    let jobs = document.jobs.as_str().map_or_else(|| document.jobs.to_string(), str::to_owned);
+    let body = html! {
+        p class="soft" {
+            "toolcrib " (document.version) ", " (counted(document.runs, "run")) " of each mode, start jobs " (jobs) ", "
+            (counted(document.cores, "core"))
+        }
+        @if let Some((mode, picture)) = main {
+            (cards(document, mode))
+            @if let Some(advice) = advice(picture) { p class="advice" { (with_code(&advice)) } }
+            (legend(has_templates))
+            (figure(mode, picture, span))
+        }
+        @for (mode, picture) in others { (figure(mode, picture, span)) }
+        @if let Some((_, picture)) = main { (failures(picture)) }
+        (modes(document))
+    };
+    page::page(&format!("Start of {}", counted(total, "server")), None, &body, json)
 }
 
-fn figure(mode: &ModeRow, picture: &Picture, span: f64) -> String {
+fn figure(mode: &ModeRow, picture: &Picture, span: f64) -> Markup {
     let title = format!("mode {}, the run with the median wall time", mode.mode);
-    let note = mode.note.as_ref().map_or_else(String::new, |note| format!("; {}", escape(note)));
-    let call = mode.first_call.as_ref().map_or_else(String::new, |call| {
-        format!("; then {} was answered after {}", escape(&call.tool), time(call.ms.median))
-    });
-    format!(
-        "<h2>{}</h2>\n<figure>{}<figcaption>{}{note}{call}</figcaption></figure>\n",
-        escape(&mode.mode),
-        svg_to_scale(picture, &title, span),
-        escape(&title)
-    )
+    html! {
+        h2 { (mode.mode) }
+        figure {
+            (svg_to_scale(picture, &title, span))
+            figcaption {
+                (title)
+                @if let Some(note) = &mode.note { "; " (note) }
+                @if let Some(call) = &mode.first_call {
+                    "; then " (call.tool) " was answered after " (time(call.ms.median))
+                }
+            }
+        }
+    }
 }
 
 /// The result of the measurement in figures.
-fn cards(document: &Document, main: &ModeRow) -> String {
+fn cards(document: &Document, main: &ModeRow) -> Markup {
     let wall = main.wall_ms.median;
     let mut cards = vec![Card::new(time(wall), format!("until all are ready, mode {}", main.mode))];
     let sequential = document.mode("sequential").filter(|mode| mode.mode != main.mode);
@@ -84,21 +81,21 @@ fn cards(document: &Document, main: &ModeRow) -> String {
     Card::list(&cards)
 }
 
-fn failures(picture: &Picture) -> String {
-    let failed: Vec<String> = picture
-        .servers
-        .iter()
-        .filter_map(|bar| match &bar.end {
-            End::Failed { cause } => {
-                Some(format!("<dt>{}</dt><dd>{}</dd>", escape(&bar.name), escape(cause)))
+fn failures(picture: &Picture) -> Markup {
+    let has_failed = |bar: &Bar| matches!(bar.end, End::Failed { .. });
+    html! {
+        @if picture.servers.iter().any(has_failed) {
+            h2 { "Failed" }
+            dl {
+                @for bar in &picture.servers {
+                    @if let End::Failed { cause } = &bar.end { dt { (bar.name) } dd { (cause) } }
+                }
             }
-            _ => None,
-        })
-        .collect();
-    if failed.is_empty() { String::new() } else { format!("<h2>Failed</h2>\n<dl>{}</dl>\n", failed.concat()) }
+        }
+    }
 }
 
-fn modes(document: &Document) -> String {
+fn modes(document: &Document) -> Markup {
     let heads = [
         "mode",
         "ready",
@@ -112,15 +109,16 @@ fn modes(document: &Document) -> String {
         "own memory",
         "guards",
     ];
-    let head = heads.map(|head| format!("<th>{head}</th>")).concat();
-    let row = |mode: &ModeRow| {
-        let guards = [mebibytes(mode.guards_rss_bytes)];
-        let cells = cells(mode).into_iter().chain(guards).zip(heads);
-        let cell = |(cell, head): (String, &str)| format!("<td data-head=\"{head}\">{}</td>", escape(&cell));
-        format!("<tr>{}</tr>\n", cells.map(cell).collect::<String>())
-    };
-    let rows: String = document.modes.iter().map(row).collect();
-    format!(
-        "<h2>All modes</h2>\n<table class=\"modes\"><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>\n"
-    )
+    let row = |mode: &ModeRow| cells(mode).into_iter().chain([mebibytes(mode.guards_rss_bytes)]).zip(heads);
+    html! {
+        h2 { "All modes" }
+        table class="modes" {
+            thead { tr { @for head in heads { th { (head) } } } }
+            tbody {
+                @for mode in &document.modes {
+                    tr { @for (cell, head) in row(mode) { td data-head=(head) { (cell) } } }
+                }
+            }
+        }
+    }
 }

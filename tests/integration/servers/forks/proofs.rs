@@ -126,7 +126,7 @@ if __name__ == '__main__':
     let rows = manager.report().servers.iter().map(|row| row.outcome.as_ref().unwrap());
     let late = rows.filter(|row| row.not_forked.as_deref() == Some("its template was not ready in time"));
     let waited: Vec<_> = late.map(|row| row.phases).collect();
-    assert!(waited.len() > count / 4, "{:?}", manager.report());
+    assert!(waited.len() > count / 2, "{:?}", manager.report());
     for phases in waited {
         assert!(phases.template >= Duration::from_secs(1), "{phases:?}");
         assert!(phases.spawn < Duration::from_secs(1), "waits are no part of it: {phases:?}");
