@@ -93,24 +93,18 @@ compile_error!("toolcrib owns processes through Unix process groups: other syste
 
 #[cfg(feature = "agents")]
 mod agent;
-mod background;
 pub mod blocking;
-mod bounded;
 #[cfg(feature = "builtin")]
 mod builtin;
-mod cancel;
 pub mod catalog;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli_support;
-pub mod config;
 #[cfg(feature = "agents")]
 pub mod crew;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod doctor;
-mod duration;
-pub mod error;
 #[cfg(feature = "agents")]
 pub mod export;
 #[cfg(all(
@@ -128,10 +122,7 @@ pub mod gateway;
 pub mod http;
 #[cfg(feature = "install")]
 pub mod install;
-mod json_rpc;
-mod large;
 mod launch;
-mod limit;
 #[cfg(feature = "agents")]
 pub mod llm;
 pub mod manager;
@@ -144,7 +135,6 @@ pub mod process;
 pub mod recording;
 #[cfg(feature = "agents")]
 pub mod report;
-pub mod retry;
 #[cfg(feature = "agents")]
 pub mod run;
 #[cfg(feature = "agents")]
@@ -157,16 +147,16 @@ pub mod start;
 mod store;
 #[cfg(any(feature = "agents", feature = "serve"))]
 mod style;
-pub mod task;
-mod text;
-pub mod tool;
-mod trace;
 #[cfg(feature = "daemon")]
 pub mod trust;
 #[cfg(feature = "view")]
 pub mod view;
 #[cfg(feature = "watch")]
 pub mod watch;
+
+use toolcrib_core::{background, bounded, cancel, duration, json_rpc, large, limit, text, trace};
+#[doc(inline)]
+pub use toolcrib_core::{config, error, retry, task, tool};
 
 #[cfg(feature = "agents")]
 pub use agent::Agent;

@@ -33,7 +33,7 @@ pub(crate) use toolcrib_guard::{
     peer::{is_of_this_user, is_sandboxed},
     this_process::{Detached, leave_session},
 };
-use toolcrib_guard::{ProcessSpec, Redact, SpawnErrorKind};
+use toolcrib_guard::{ProcessSpec, SpawnErrorKind};
 pub use toolcrib_guard::{StopOutcome, Support, TeardownScope, inspect::ProcessUsage, marks::Leftover};
 
 use crate::{
@@ -131,12 +131,6 @@ fn explained(mut error: SpawnError, config: &StdioConfig) -> SpawnError {
 fn input_error(error: SpawnError, config: &StdioConfig) -> Error {
     let SpawnError { what, help, .. } = explained(error, config);
     Error::input(what, help)
-}
-
-impl Redact for Secrets {
-    fn redact(&self, line: &str, is_cut: bool) -> String {
-        if is_cut { self.hide_cut(line) } else { self.hide(line) }
-    }
 }
 
 #[cfg(test)]

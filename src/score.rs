@@ -68,33 +68,31 @@ fn judge_within(
     Ok(Some(if right { 1.0 } else { 0.0 }))
 }
 
-impl TaskReport {
-    /// Enters the score of the answer of `task`, or why its scorer broke.
-    pub(crate) fn scored(&mut self, task: &Task, score: Result<Option<f64>, String>) {
-        let score = match score {
-            Ok(score) => score,
-            Err(why) => {
-                let error = TaskError::new(ErrorCode::ScorerFailed, why);
-                (self.status, self.score) = (Outcome::Errored, None);
-                self.reason = Some(Reason::Errored(error.code));
-                self.error = Some(error);
-                return;
-            }
-        };
-        (self.score, self.status, self.reason) = (score, outcome(score), None);
-        if self.status == Outcome::Failed {
-            let expects = task.expect.as_ref().or(match &task.score {
-                Some(Score::ToolCalled(expected)) => Some(expected),
-                _ => None,
-            });
-            let unmet = expects.and_then(|expected| unmet(expected, &self.calls));
-            let unexpected = unmet.map(|why| {
-                self.error = Some(TaskError::new(ErrorCode::ToolError, why));
-                FailureReason::UnexpectedCalls
-            });
-            let reason = unexpected.or(self.flaw).unwrap_or(FailureReason::WrongAnswer);
-            self.reason = Some(Reason::Failed(reason));
+/// Enters the score of the answer of `task`, or why its scorer broke.
+pub(crate) fn enter(report: &mut TaskReport, task: &Task, score: Result<Option<f64>, String>) {
+    let score = match score {
+        Ok(score) => score,
+        Err(why) => {
+            let error = TaskError::new(ErrorCode::ScorerFailed, why);
+            (report.status, report.score) = (Outcome::Errored, None);
+            report.reason = Some(Reason::Errored(error.code));
+            report.error = Some(error);
+            return;
         }
+    };
+    (report.score, report.status, report.reason) = (score, outcome(score), None);
+    if report.status == Outcome::Failed {
+        let expects = task.expect.as_ref().or(match &task.score {
+            Some(Score::ToolCalled(expected)) => Some(expected),
+            _ => None,
+        });
+        let unmet = expects.and_then(|expected| unmet(expected, &report.calls));
+        let unexpected = unmet.map(|why| {
+            report.error = Some(TaskError::new(ErrorCode::ToolError, why));
+            FailureReason::UnexpectedCalls
+        });
+        let reason = unexpected.or(report.flaw).unwrap_or(FailureReason::WrongAnswer);
+        report.reason = Some(Reason::Failed(reason));
     }
 }
 

@@ -406,7 +406,7 @@ async fn judged_until(
 
 fn scored(report: &mut TaskReport, task: &Task, score: Option<Result<Option<f64>, String>>) {
     match score {
-        Some(score) => report.scored(task, score),
+        Some(score) => score::enter(report, task, score),
         None => cancelled(report, "cancelled before the answer was scored"),
     }
 }

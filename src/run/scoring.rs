@@ -108,7 +108,7 @@ impl Scoring {
             let score = scorer.score(task, report).await.map_err(|error| error.to_string());
             match score.and_then(in_bounds) {
                 Ok(None) => {}
-                score => return report.scored(task, score),
+                score => return score::enter(report, task, score),
             }
         }
         // What the agent could say without them has been said.
@@ -122,14 +122,14 @@ impl Scoring {
                     let message = "the budget of the run is used up, and the answer is not judged";
                     report.error = Some(TaskError::new(ErrorCode::Cancelled, message));
                 }
-                Err(JudgeError::NoGrade(why)) => report.scored(task, Err(why)),
-                Ok(score) => report.scored(task, Ok(Some(score))),
+                Err(JudgeError::NoGrade(why)) => score::enter(report, task, Err(why)),
+                Ok(score) => score::enter(report, task, Ok(Some(score))),
             },
             (Some(Score::Command { command, seconds }), _) => {
                 // It was checked when the task was read.
                 let limit = Duration::try_from_secs_f64(*seconds).unwrap_or(Duration::MAX);
                 let score = self.commands.score(command, limit, task, report).await;
-                report.scored(task, score.map(Some));
+                score::enter(report, task, score.map(Some));
             }
             _ => {}
         }

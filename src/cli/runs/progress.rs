@@ -150,8 +150,7 @@ impl Progress {
                 self.help(report);
             }
             Outcome::Cancelled => self.cancelled().push(task.clone()),
-            // It is not scored.
-            _ => self.ui.status("DONE", format!("{time} {task}  {work}")),
+            Outcome::Unscored => self.ui.status("DONE", format!("{time} {task}  {work}")),
         };
         match self.bar() {
             Some(bar) => {

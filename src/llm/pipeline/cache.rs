@@ -240,13 +240,6 @@ impl Cache {
     }
 }
 
-impl LlmConfig {
-    /// Whether the same request gets the same answer.
-    pub(in crate::llm) fn is_repeatable(&self) -> bool {
-        self.temperature == Some(0.0) || self.seed.is_some()
-    }
-}
-
 fn is_whole(answer: &ChatAnswer) -> bool {
     let doubted = answer.attempts.last().is_some_and(|attempt| attempt.class.is_some());
     let empty = answer.content.trim().is_empty() && answer.tool_calls.is_empty();

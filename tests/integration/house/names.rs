@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use super::tidy::sources;
+use super::tidy::{CRATES, sources};
 
 /// The names that `text`, a source file of `folder`, makes public.
 fn public(text: &str, folder: &Path) -> BTreeSet<String> {
@@ -20,6 +20,9 @@ fn public(text: &str, folder: &Path) -> BTreeSet<String> {
             let mut tree = tree.to_owned();
             while !tree.ends_with(';') {
                 tree.push_str(lines.next().unwrap());
+            }
+            if crate_of(&tree).is_some_and(|(_, modules)| !modules.is_empty()) {
+                continue;
             }
             let leaves = tree.split(['{', '}', ',', ';']).map(str::trim);
             for leaf in leaves.filter(|leaf| !leaf.is_empty() && !leaf.ends_with("::")) {
@@ -46,26 +49,42 @@ fn public(text: &str, folder: &Path) -> BTreeSet<String> {
     names
 }
 
-/// The public modules of the root, but for those that are hidden from the documentation.
-fn modules(root: &str) -> Vec<&str> {
+/// The crate of a `use` tree `toolcrib_CRATE::{...}`, and the modules in it.
+fn crate_of(tree: &str) -> Option<(&str, Vec<&str>)> {
+    let (name, leaves) = tree.split_once("::").filter(|(name, _)| name.starts_with("toolcrib_"))?;
+    let leaves = leaves.trim_matches(['{', '}', ';', ' ']).split(',').map(str::trim);
+    let is_module =
+        |leaf: &&str| !leaf.is_empty() && leaf.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    Some((name, leaves.filter(is_module).collect()))
+}
+
+/// The public modules of the root with the folders of their sources, but for those that are hidden from the documentation.
+fn modules(root: &str) -> Vec<(&str, String)> {
     let mut before = "";
     let mut found = Vec::new();
     for line in root.lines() {
         let module = line.strip_prefix("pub mod ").and_then(|line| line.strip_suffix(';'));
-        found.extend(module.filter(|_| before != "#[doc(hidden)]"));
+        found.extend(module.filter(|_| before != "#[doc(hidden)]").map(|module| (module, "src".to_owned())));
         before = line;
     }
+    for tree in root.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next()) {
+        let Some((name, modules)) = crate_of(tree) else { continue };
+        let folder = format!("crates/{}/src", name.replace('_', "-"));
+        found.extend(modules.into_iter().map(|module| (module, folder.clone())));
+    }
+    found.sort();
     found
 }
 
 /// The public names, by the path of their module.
 fn all_names() -> Vec<(String, BTreeSet<String>)> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let root = fs::read_to_string(src.join("lib.rs")).unwrap();
-    let mut all = vec![("toolcrib".to_owned(), public(&root, &src))];
-    for module in modules(&root) {
-        let text = fs::read_to_string(src.join(module).with_extension("rs")).unwrap();
-        all.push((format!("toolcrib::{module}"), public(&text, &src.join(module))));
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = fs::read_to_string(package.join("src/lib.rs")).unwrap();
+    let mut all = vec![("toolcrib".to_owned(), public(&root, &package.join("src")))];
+    for (module, folder) in modules(&root) {
+        let folder = package.join(folder).join(module);
+        let text = fs::read_to_string(folder.with_extension("rs")).unwrap();
+        all.push((format!("toolcrib::{module}"), public(&text, &folder)));
     }
     all
 }
@@ -90,19 +109,40 @@ fn public_names_are_listed() {
     );
 }
 
-/// A later version may add a variant to any public enum: settings, codes and events alike.
+/// Enums that crates of this workspace match in full, as the compiler lets no other crate match an open one.
+const MATCHED: [&str; 17] = [
+    "AnswerForm",
+    "Endpoint",
+    "Finish",
+    "HoldReason",
+    "HttpVersion",
+    "Input",
+    "InputContent",
+    "LlmApi",
+    "OauthGrant",
+    "Order",
+    "Outcome",
+    "RetryCalls",
+    "Scope",
+    "Target",
+    "ToolChoice",
+    "ToolProtocol",
+    "ToolSearch",
+];
+
+/// A later version may add a variant to any other public enum: codes, events and errors alike.
 #[test]
 fn public_enums_are_non_exhaustive() {
     let names: BTreeSet<String> = all_names().into_iter().flat_map(|(_, names)| names).collect();
     let (mut found, mut wrong) = (0, Vec::new());
-    for path in ["src", "crates/toolcrib-guard/src"].into_iter().flat_map(sources) {
+    for path in CRATES.into_iter().chain(["crates/toolcrib-guard/src"]).flat_map(sources) {
         let text = fs::read_to_string(&path).unwrap();
         let mut is_open = false;
         for line in text.lines() {
             let name = line.strip_prefix("pub enum ").and_then(|rest| rest.split([' ', '<']).next());
             if let Some(name) = name.filter(|name| names.contains(*name)) {
                 found += 1;
-                if !is_open {
+                if is_open == MATCHED.contains(&name) {
                     wrong.push(format!("{}: {name}", path.display()));
                 }
             }
@@ -110,5 +150,5 @@ fn public_enums_are_non_exhaustive() {
         }
     }
     assert!(found > 50, "only {found} enums were found");
-    assert!(wrong.is_empty(), "without `#[non_exhaustive]`: {wrong:#?}");
+    assert!(wrong.is_empty(), "`#[non_exhaustive]` is missing, or is on one of `MATCHED`: {wrong:#?}");
 }

@@ -27,8 +27,7 @@ async fn a_real_engine_calls_real_tools() {
     llm.seed = Some(7);
     let http = HttpClients::new(&config.http).unwrap();
     let llm = LlmClient::new(&llm, &http, Path::new(".")).unwrap();
-    let mut agent = AgentConfig::default();
-    agent.tool_choice = ToolChoice::RequiredFirst;
+    let agent = AgentConfig { tool_choice: ToolChoice::RequiredFirst, ..AgentConfig::default() };
     let agent = Agent::new(llm.clone(), manager.toolbox(), agent);
     let report = agent.run(&Task::question("noise", "What time is it?")).await;
 

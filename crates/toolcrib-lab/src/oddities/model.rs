@@ -88,8 +88,7 @@ impl Models {
         config.retry = RetryPolicy::fast();
         config.retry.max_attempts = 2;
         let llm = LlmClient::new(&config, &self.http, Path::new("."))?;
-        let mut agent = AgentConfig::default();
-        agent.max_turns = 4;
+        let agent = AgentConfig { max_turns: 4, ..AgentConfig::default() };
         let report = Agent::new(llm, toolbox.clone(), agent).run(&Task::question("odd", "What is it?")).await;
         let mut faults = Vec::new();
         let mut broken = |said: String| faults.push(Fault { seed, change: what.clone(), what: said });

@@ -1,0 +1,17 @@
+//! Reads configuration files: text to values that know their line, tables key by key, imports, variables.
+
+pub(super) mod contents;
+pub(super) mod dotenv;
+pub(crate) mod foreign;
+#[cfg(feature = "import")]
+pub(super) mod import;
+pub(super) mod load;
+#[doc(hidden)]
+pub(super) mod node;
+pub(super) mod overrides;
+pub(super) mod raw;
+#[doc(hidden)]
+pub(super) mod section;
+#[doc(hidden)]
+pub(super) mod source_location;
+pub(super) mod vars;

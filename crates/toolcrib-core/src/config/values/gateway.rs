@@ -1,0 +1,206 @@
+//! The `[gateway]` table: how servers are served to MCP clients over HTTP.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
+
+use super::pattern::NamePattern;
+
+/// The `[gateway]` table: where clients reach the servers over HTTP, which clients, and within which limits.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The address under which clients reach it, without a path: `https://tools.example.com`. `None`: that where it listens.
+    pub public_url: Option<String>,
+    /// Who may ask. Without any, and without `oauth`, everybody who reaches the address.
+    pub tokens: Vec<GatewayToken>,
+    /// Lets in clients with access tokens of authorization servers.
+    pub oauth: Option<GatewayOauth>,
+    /// The tools that clients see, by patterns of `SERVER.TOOL`; a token can have fewer. `None`: all.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Clients see only tools that say of themselves that they change nothing (`readOnlyHint`).
+    pub read_only: bool,
+    /// Whether clients of all servers search for tools, in place of a list of all.
+    pub search: ToolSearch,
+    /// Characters of the names of tools and prompts that clients of all servers see. Longer ones end with a hash.
+    pub max_name: usize,
+    /// Pages of the web that may ask, as `scheme://host` or `scheme://host:port`. Without any, pages of this machine's own
+    /// loopback addresses.
+    pub origins: Vec<String>,
+    /// The longest message of a client, in bytes.
+    pub max_body: usize,
+    /// How long a session without a request and without an open stream is kept.
+    pub idle: Duration,
+    /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
+    pub read_timeout: Duration,
+    /// Connections at once. The one that was silent for the longest time makes room; if there is none, a stream of who has most, or
+    /// further ones wait. An eighth is kept for those who have fewer than their share.
+    pub max_connections: usize,
+    /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room; if none is idle, one of
+    /// who has more than the new one.
+    pub max_sessions: usize,
+    /// Bytes that may be held at once for each owner of a token, each user and client, or each address where no token is
+    /// needed: messages, calls under way, sessions, subscriptions, answers that are not read.
+    pub max_held: usize,
+    /// Processes of servers with `scope = "client"` of each of these, until they have ended.
+    pub max_own_servers: usize,
+    /// Requests a second of each token; as many at once.
+    pub requests_per_second: Option<NonZeroUsize>,
+    /// Requests under way of each token. As many again may wait for input of clients.
+    pub max_in_flight: Option<NonZeroUsize>,
+    /// Serves over TLS.
+    pub tls: Option<GatewayTls>,
+    /// Whether the transport of 2024-11-05 is served, at `/sse`.
+    pub sse: bool,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7171).into(),
+            public_url: None,
+            tokens: Vec::new(),
+            oauth: None,
+            tools: None,
+            read_only: false,
+            search: ToolSearch::Off,
+            max_name: 48,
+            origins: Vec::new(),
+            max_body: 4 << 20,
+            idle: Duration::from_secs(30 * 60),
+            read_timeout: Duration::from_secs(30),
+            max_connections: 4096,
+            max_sessions: 1024,
+            max_held: 256 << 20,
+            max_own_servers: 32,
+            requests_per_second: None,
+            max_in_flight: None,
+            tls: None,
+            sse: false,
+        }
+    }
+}
+
+/// Whether models search for tools in place of a list of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolSearch {
+    /// They have the list.
+    #[default]
+    Off,
+    /// They search when the list has more than about 10,000 tokens.
+    Auto,
+    /// They search.
+    On,
+}
+
+/// A bearer token, and what its owner may use.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct GatewayToken {
+    /// Its name in logs.
+    pub name: String,
+    /// The secret itself.
+    pub token: String,
+    /// The tools that its owner sees, by patterns of `SERVER.TOOL`. `None`: all that clients see.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Only tools that say of themselves that they change nothing.
+    pub read_only: bool,
+}
+
+impl GatewayToken {
+    /// The length of the shortest token, in bytes: a shorter one can be guessed.
+    pub const SHORTEST: usize = 16;
+
+    /// A token for all tools.
+    pub fn new(name: impl Into<String>, token: impl Into<String>) -> Self {
+        Self { name: name.into(), token: token.into(), tools: None, read_only: false }
+    }
+}
+
+impl fmt::Debug for GatewayToken {
+    /// Writes all but the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, token: _, tools, read_only } = self;
+        f.debug_struct("GatewayToken")
+            .field("name", name)
+            .field("tools", tools)
+            .field("read_only", read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The `[gateway.oauth]` table: which access tokens are accepted, and what they allow. The gateway is a protected resource then
+/// (RFC 9728), and takes tokens that are JWTs (RFC 9068).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayOauth {
+    /// The authorization servers whose tokens are taken, letter by letter as their tokens name them (`iss`).
+    pub issuers: Vec<String>,
+    /// Tokens must have one of these audiences (`aud`). `None`: the address of the endpoint that is asked, or of that of all
+    /// servers.
+    pub audience: Option<Vec<String>>,
+    /// Scopes that every token must have.
+    pub required_scopes: Vec<String>,
+    /// The keys of the only issuer. `None`: where the metadata of the issuer say.
+    pub jwks: Option<String>,
+    /// Scopes and the tools that they allow. A token may use the tools that any of its scopes allows. Without any scopes here,
+    /// a token may use all tools.
+    pub scopes: Vec<GatewayScope>,
+    /// Whether a tool that a token may not use is listed if another scope would allow it; a call says which scope that is.
+    pub step_up: bool,
+}
+
+impl GatewayOauth {
+    /// Tokens of this authorization server, for all tools.
+    pub fn new(issuer: impl Into<String>) -> Self {
+        Self {
+            issuers: vec![issuer.into()],
+            audience: None,
+            required_scopes: Vec::new(),
+            jwks: None,
+            scopes: Vec::new(),
+            step_up: true,
+        }
+    }
+}
+
+/// The tools that a scope allows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GatewayScope {
+    /// The scope, as tokens have it.
+    pub name: String,
+    /// The tools, by patterns of `SERVER.TOOL`. `None`: all that clients see.
+    pub tools: Option<Vec<NamePattern>>,
+    /// Only tools that say of themselves that they change nothing.
+    pub read_only: bool,
+}
+
+impl GatewayScope {
+    /// A scope for all tools.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), tools: None, read_only: false }
+    }
+}
+
+/// The files of a certificate, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatewayTls {
+    /// The certificate, followed by those that lead to its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl GatewayTls {
+    /// These files.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into() }
+    }
+}

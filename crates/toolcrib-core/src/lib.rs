@@ -1,0 +1,40 @@
+//! What all crates of toolcrib work with: the configuration, tasks, tools, errors, retries, and helpers. Values and functions: it
+//! starts nothing and connects to nothing.
+//!
+//! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the
+//! crates of toolcrib, and can change in any version.
+
+// A build of parts leaves some functions without a caller.
+#![cfg_attr(not(all(feature = "http", feature = "import")), allow(dead_code, unused_imports))]
+
+#[doc(hidden)]
+pub mod background;
+#[doc(hidden)]
+pub mod bounded;
+#[doc(hidden)]
+pub mod cancel;
+pub mod config;
+#[doc(hidden)]
+pub mod duration;
+pub mod error;
+#[doc(hidden)]
+pub mod json_rpc;
+#[doc(hidden)]
+pub mod large;
+#[doc(hidden)]
+pub mod limit;
+pub mod retry;
+pub mod task;
+#[doc(hidden)]
+pub mod text;
+pub mod tool;
+#[doc(hidden)]
+pub mod trace;
+
+pub use cancel::CancellationToken;
+pub use config::{Config, Endpoint, Env, LlmConfig, ServerConfig, StdioConfig};
+pub use error::{Error, ErrorCode, Result};
+pub use retry::RetryPolicy;
+pub use task::{Outcome, Task, TaskReport};
+pub use tool::{ExactNumbers, ServerName, Tool, ToolResult};
+pub use trace::{TraceContext, pass_trace_context};
