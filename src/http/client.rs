@@ -109,6 +109,7 @@ impl Traffic {
             Access::Direct => builder.no_proxy(),
             Access::Near => {
                 let builder = builder.no_proxy().tcp_keepalive(None);
+                let builder = builder.tcp_keepalive_interval(None).tcp_keepalive_retries(None);
                 #[cfg(target_os = "linux")]
                 let builder = builder.tcp_user_timeout(None);
                 builder

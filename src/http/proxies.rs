@@ -9,8 +9,11 @@ use url::Url;
 
 /// Proxies, looked up when they are needed. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Proxies {
-    known: Arc<OnceLock<Matcher>>,
+pub(super) struct Proxies(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    matcher: OnceLock<Matcher>,
     /// The one for all addresses, where those of the system do not count.
     one: Option<reqwest::Proxy>,
 }
@@ -19,13 +22,13 @@ impl Proxies {
     /// Sets the proxy `at` for all addresses.
     #[cfg(test)]
     pub(super) fn one(at: &str) -> Self {
-        let known = Arc::new(OnceLock::from(Matcher::builder().all(at).build()));
-        Self { known, one: Some(reqwest::Proxy::all(at).unwrap()) }
+        let matcher = OnceLock::from(Matcher::builder().all(at).build());
+        Self(Arc::new(Known { matcher, one: Some(reqwest::Proxy::all(at).unwrap()) }))
     }
 
     /// Has a client use them. The client looks up those of the system by itself, in the same places.
     pub(super) fn set_for(&self, builder: ClientBuilder) -> ClientBuilder {
-        match &self.one {
+        match &self.0.one {
             Some(one) => builder.no_proxy().proxy(one.clone()),
             None => builder,
         }
@@ -34,7 +37,7 @@ impl Proxies {
     /// Returns the proxy for `url`.
     pub(super) fn for_url(&self, url: &Url) -> Option<Uri> {
         let to = Uri::try_from(url.as_str()).ok()?;
-        Some(self.known.get_or_init(Matcher::from_system).intercept(&to)?.uri().clone())
+        Some(self.0.matcher.get_or_init(Matcher::from_system).intercept(&to)?.uri().clone())
     }
 
     /// Says why the proxy for `url` cannot be used, if it cannot.

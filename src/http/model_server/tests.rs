@@ -136,9 +136,13 @@ async fn idle_and_closed_connections_are_not_used() {
 
 #[tokio::test]
 async fn an_unread_answer_closes_its_connection() {
-    let (at, _server) = serve(Router::new().route("/", get(|| async { "ok" }))).await;
+    let routes = Router::new()
+        .route("/", get(|| async { "ok" }))
+        // More than sockets take in.
+        .route("/long", get(|| async { "x".repeat(64 << 20) }));
+    let (at, _server) = serve(routes).await;
     let origin = clients().model_server(&url(&at), ModelPool::default()).unwrap();
-    drop(origin.get(&url(&at)).await.unwrap());
+    drop(origin.get(&url(&format!("{at}long"))).await.unwrap());
     assert_eq!(fetch(&origin, &at).await, "ok");
     assert_eq!(origin.connections(), (2, 0));
 }
