@@ -188,6 +188,10 @@ impl RunFollower {
         let (matching, pages) = (rows.len(), rows.len().div_ceil(ROWS).max(1));
         let page = query.page.min(pages - 1);
         let rows = rows.iter().skip(page * ROWS).take(ROWS);
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "a path to the method does not compile"
+        )]
         let body: Vec<_> = rows.map(|row| self.cells(row, |cells| cells.row())).collect();
         TaskPage { html: table(&body, query), matching, page, pages }
     }
@@ -223,6 +227,10 @@ impl RunFollower {
         let mut rows: Vec<&TaskRow> = self.rows.iter().filter(|row| row.went_wrong(self.state)).collect();
         rows.sort_by(|a, b| by_interest(a, b));
         let rows_of_page = rows.iter().take(html::FAILURES);
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "a path to the method does not compile"
+        )]
         let first: Vec<Markup> = rows_of_page.map(|row| self.cells(row, |cells| cells.failure())).collect();
         html::failures(figures, &first, rows.len())
     }
