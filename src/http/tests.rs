@@ -116,7 +116,7 @@ async fn only_requests_refused_unprocessed_are_sent_again() {
 }
 
 #[tokio::test]
-async fn addresses_that_are_not_public_are_refused_before_a_connection() {
+async fn addresses_that_are_not_public_are_never_connected_to() {
     let (url, _server) = serve(Router::new().route("/", get(|| async { "private" }))).await;
     let clients = clients();
     let asked = Url::parse(&url).unwrap();

@@ -1,4 +1,4 @@
-//! What all crates of toolcrib work with: the configuration, tasks, tools, errors, retries, and helpers. Values and functions: it
+//! The lowest layer of toolcrib: the configuration, tasks, tools, errors, retries, and helpers. It holds values and functions; it
 //! starts nothing and connects to nothing.
 //!
 //! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the

@@ -1,4 +1,4 @@
-//! What messages and the cache of answers ask of the configuration of a model.
+//! Questions that messages and the cache of answers ask of the configuration of a model.
 
 use crate::config::LlmConfig;
 
