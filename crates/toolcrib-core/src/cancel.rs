@@ -7,11 +7,12 @@ use tokio_util::sync;
 ///
 /// ```
 /// # use toolcrib_core as toolcrib;
-/// # use toolcrib::{CallOptions, CancellationToken};
+/// use toolcrib::CancellationToken;
+///
 /// let token = CancellationToken::new();
-/// let options = CallOptions::new().cancel(token.clone());
-/// token.cancel(); // a call with these options now ends with `Error::CallCancelled`
-/// assert!(token.is_cancelled());
+/// let passed = token.clone(); // in the options of a call: `CallOptions::new().cancel(passed)`
+/// token.cancel(); // the call now ends with `Error::CallCancelled`
+/// assert!(passed.is_cancelled());
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct CancellationToken(sync::CancellationToken);
