@@ -208,7 +208,7 @@ impl HttpClients {
     /// The model server at `url`.
     ///
     /// # Errors
-    /// Why there is no way to it.
+    /// The reason why it cannot be reached, in words.
     pub(crate) fn model_server(&self, url: &Url, pool: ModelPool) -> Result<ModelServer, String> {
         let Models { usual, servers } = &self.models;
         let connect = pool.connect.unwrap_or(usual.connect_timeout);

@@ -12,7 +12,6 @@ pub(super) fn write(run: &RunReader, out: &mut dyn Write) -> Result<ExportSummar
         suite.add(&task.report);
         Ok(())
     })?;
-    let text = suite.text().map_err(output::failed)?;
-    out.write_all(text.as_bytes()).map_err(output::failed)?;
+    suite.write(out).map_err(output::failed)?;
     Ok(summary)
 }

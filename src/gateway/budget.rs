@@ -22,7 +22,7 @@ use tokio::{
 /// more, so that the total is at most twice this limit.
 const ALL: usize = 2;
 /// Messages that wait for clients to read have a limit of their own, so that calls end well while others are under way: the
-/// owner's limit divided by this. A short message to a client of whom nothing waits may take all of the owner's limit.
+/// owner's limit divided by this. A short message to a client that has nothing waiting may take all of the owner's limit.
 const OF_WAITING: usize = 2;
 const SHORT: usize = 64 << 10;
 /// Bytes that are counted for a request under way besides its message, and for a session: tasks, tables, queues.
@@ -47,7 +47,7 @@ pub(crate) struct TotalBudget {
 }
 
 impl TotalBudget {
-    /// Starts a budget for all owners, of whom each may hold `each` bytes.
+    /// Starts a budget for all owners. Each of them may hold `each` bytes.
     pub(crate) fn new(each: usize) -> Arc<Self> {
         Arc::new(Self {
             held: AtomicUsize::new(0),

@@ -95,7 +95,7 @@ impl Traffic {
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .tls_backend_preconfigured(self.tls.offering(protocols(self.version)))
-            // Who asks decides about each redirect, and what is sent again.
+            // The caller decides whether a redirect is followed and whether a request is sent again.
             .redirect(Policy::none())
             .referer(false)
             .retry(reqwest::retry::never())
@@ -241,7 +241,7 @@ fn is_refused(error: &reqwest::Error) -> bool {
 /// A request to `url` with the headers that all requests have. A redirect can be followed with another address.
 ///
 /// # Errors
-/// What of the address no request may hold.
+/// [`RequestError::NoConnection`] for an address that no request can hold.
 pub(crate) fn request(method: Method, url: &Url) -> Result<Request<Bytes>, RequestError> {
     let (uri, headers) = head(url).map_err(|why| RequestError::NoConnection(why.into()))?;
     let mut request = Request::new(Bytes::new());

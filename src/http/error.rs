@@ -1,4 +1,4 @@
-//! Why a request has no answer, and what is known of it: a call may be sent again only if it never left.
+//! Errors of requests that have no answer. They tell whether the request left: only one that never left may be sent again.
 
 use std::{error::Error as StdError, fmt, io};
 

@@ -8,11 +8,11 @@ use hyper::{
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// Where a request to `url` goes, and the headers that all of them have. The client adds `Host`, by the version of HTTP
-/// that it comes to speak.
+/// Returns the target of a request to `url` and the headers that every request has. The client adds `Host` itself, since that
+/// depends on the version of HTTP.
 ///
 /// # Errors
-/// What of it no request may hold.
+/// Text that says which part no request can hold.
 pub(crate) fn head(url: &Url) -> Result<(Uri, HeaderMap), String> {
     let (mut text, query) = (url.origin().ascii_serialization() + url.path(), url.query());
     text.extend(query.into_iter().flat_map(|query| ["?", query]));

@@ -37,7 +37,7 @@ impl PartialEq for ModelServer {
 
 impl ModelServer {
     /// # Errors
-    /// Why there is no way to it.
+    /// The reason why it cannot be reached, in words.
     pub(super) fn new(at: Url, client: HttpClient) -> Result<Self, String> {
         if let Access::Proxied(proxies) = &client.traffic().access
             && let Some(why) = proxies.unusable_for(&at)

@@ -1,6 +1,11 @@
 //! The results of a run as JUnit XML, which CI servers show: a test suite for the run, a test case for each sample.
 
-use std::{fs::File, io, io::Write as _, path::Path, time::Duration};
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+    time::Duration,
+};
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
@@ -23,8 +28,7 @@ pub fn write_junit(folder: &Path, file: &Path) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write {}", file.display()), error);
     let mut suite = RunSuite::default();
     each_report(folder, |report| suite.add(&report))?;
-    let text = suite.text().map_err(failed)?;
-    File::create(file).and_then(|mut out| out.write_all(text.as_bytes())).map_err(failed)
+    File::create(file).and_then(|out| suite.write(&mut BufWriter::new(out))).map_err(failed)
 }
 
 /// The test suite of a run.
@@ -49,7 +53,8 @@ impl RunSuite {
         self.cases.push(case);
     }
 
-    pub(crate) fn text(self) -> io::Result<String> {
+    /// Writes all of it as one document.
+    pub(crate) fn write(self, out: &mut dyn Write) -> io::Result<()> {
         let Self { run, started, seconds, cases } = self;
         let mut suite = TestSuite::new(shown(&format!("run {run}")));
         // The schema of JUnit has no zone: it is UTC.
@@ -58,7 +63,8 @@ impl RunSuite {
         suite.set_time(time(seconds)).add_test_cases(cases);
         let mut report = Report::new("toolcrib");
         report.set_time(time(seconds)).add_test_suite(suite);
-        report.to_string().map_err(io::Error::other)
+        report.serialize(&mut *out).map_err(io::Error::other)?;
+        out.flush()
     }
 }
 
@@ -114,7 +120,9 @@ mod tests {
     fn what_xml_does_not_allow_is_written_in_another_way() {
         let case =
             TestCase::new(shown("a<b & \"c\" 'd'>]]>\u{1b}[0m\u{0}\u{ffff}"), TestCaseStatus::success());
-        let text = RunSuite { cases: vec![case], ..RunSuite::default() }.text().unwrap();
+        let mut text = Vec::new();
+        RunSuite { cases: vec![case], ..RunSuite::default() }.write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
         let name = "a&lt;b &amp; &quot;c&quot; &apos;d&apos;&gt;]]&gt;\u{fffd}[0m\u{fffd}\u{fffd}";
         assert!(text.contains(&format!("name=\"{name}\"")), "{text}");
         assert_eq!(shown(&"x".repeat(20_000)).len(), LONGEST);

@@ -1,5 +1,5 @@
-//! Programs that a configuration starts and addresses that it asks, as command lines and URLs for the person who looks at it.
-//! All else that decides about them is kept in parts, so that a change of one is told by its name.
+//! Programs that a configuration starts and addresses that it sends requests to, as command lines and URLs for a person to read.
+//! Every other setting that matters is kept as a part with a name, so that a change names the part.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

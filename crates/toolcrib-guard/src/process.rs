@@ -72,7 +72,7 @@ pub(crate) struct ForkStart<'a> {
     pub(crate) name: &'a str,
     /// How long the template may take.
     pub(crate) limit: Duration,
-    /// The same waits as in [`GuardStart`].
+    /// Waits of the stop, as in [`GuardStart`].
     pub(crate) grace: StopGrace,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 const WRONG_ADDRESS: &str =
     "check the path of `url`, often /mcp or /sse: something else than an MCP server answers there";
 
-/// Why a request has no answer.
+/// The error of a request that has no answer.
 #[derive(Debug)]
 pub(super) enum RemoteFailure {
     /// The connection had ended before.

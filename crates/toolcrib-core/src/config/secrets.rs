@@ -192,7 +192,7 @@ impl Secrets {
         stars(text, found)
     }
 
-    /// Number of bytes at the beginning of a text that are in no secret, whatever the text continues with.
+    /// Returns the number of leading bytes of `text` that belong to no secret, however the text goes on.
     pub fn settled(&self, text: &str) -> usize {
         let begun = self.begun(text, 0).into_iter().map(|begun| begun.start);
         let mut settled = begun.min().unwrap_or(text.len());

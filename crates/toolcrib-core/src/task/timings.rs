@@ -1,8 +1,8 @@
-//! Where the time of a task went.
+//! The time of a task, divided by what it waited for.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a task's wall-clock time went, in milliseconds. The time of agents that were called as tools is that of their
+/// Parts of a task's wall-clock time, in milliseconds. The time of agents that were called as tools is that of their
 /// models and tools; the time of calls that ran side by side is divided among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

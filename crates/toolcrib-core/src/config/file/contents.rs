@@ -1,5 +1,5 @@
-//! Contents of the files of a configuration as they were read: whoever asks later whether they are known asks for these, and
-//! not for files that have come in their place.
+//! Contents of the files of a configuration as they were read. A later check of trust is about these bytes, even if the files
+//! have changed since.
 
 use std::{
     collections::BTreeMap,

@@ -112,7 +112,7 @@ fn reqwest_client() -> anyhow::Result<reqwest::Client> {
     Ok(reqwest::Client::builder().no_proxy().tls_backend_preconfigured(tls).build()?)
 }
 
-/// The same requests by the HTTP client alone: how many failed, and how long until the last of them had ended.
+/// Sends the same requests by the HTTP client alone. Returns how many failed, and the time until the last of them had ended.
 async fn by_reqwest(client: &reqwest::Client, url: &str) -> (usize, Duration) {
     let began = Instant::now();
     let mut asking = JoinSet::new();
