@@ -91,22 +91,13 @@
 #[cfg(not(unix))]
 compile_error!("toolcrib owns processes through Unix process groups: other systems are not supported yet");
 
-#[cfg(feature = "agents")]
-mod agent;
 pub mod blocking;
-#[cfg(feature = "builtin")]
-mod builtin;
-pub mod catalog;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli_support;
-#[cfg(feature = "agents")]
-pub mod crew;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod doctor;
-#[cfg(feature = "agents")]
-pub mod export;
 #[cfg(all(
     any(fuzzing, test),
     feature = "agents",
@@ -116,43 +107,45 @@ pub mod export;
 ))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(feature = "daemon")]
-pub mod gateway;
-#[cfg(feature = "http")]
-pub mod http;
 #[cfg(feature = "install")]
 pub mod install;
-mod launch;
-#[cfg(feature = "agents")]
-pub mod llm;
-pub mod manager;
-#[cfg(feature = "serve")]
-mod metrics;
-#[cfg(feature = "http")]
-pub mod oauth;
-pub mod process;
-#[cfg(feature = "agents")]
-pub mod recording;
-#[cfg(feature = "agents")]
-pub mod report;
-#[cfg(feature = "agents")]
-pub mod run;
-#[cfg(feature = "agents")]
-pub mod run_files;
-#[cfg(feature = "agents")]
-mod score;
-pub mod session;
-pub mod start;
-#[cfg(feature = "agents")]
-mod store;
-#[cfg(any(feature = "agents", feature = "serve"))]
-mod style;
-#[cfg(feature = "daemon")]
-pub mod trust;
-#[cfg(feature = "view")]
-pub mod view;
 #[cfg(feature = "watch")]
 pub mod watch;
+
+#[cfg(feature = "daemon")]
+#[doc(inline)]
+pub use toolcrib_gateway::gateway;
+#[cfg(feature = "serve")]
+use toolcrib_gateway::metrics;
+
+#[cfg(feature = "view")]
+#[doc(inline)]
+pub use toolcrib_runs::view;
+#[cfg(feature = "agents")]
+use toolcrib_runs::{agent, score, store};
+#[cfg(feature = "agents")]
+#[doc(inline)]
+pub use toolcrib_runs::{crew, export, recording, report, run, run_files};
+
+#[cfg(any(feature = "agents", feature = "serve"))]
+use toolcrib_core::style;
+
+#[cfg(feature = "agents")]
+#[doc(inline)]
+pub use toolcrib_models::llm;
+
+#[cfg(feature = "builtin")]
+use toolcrib_servers::builtin;
+use toolcrib_servers::launch;
+#[cfg(feature = "daemon")]
+#[doc(inline)]
+pub use toolcrib_servers::trust;
+#[doc(inline)]
+pub use toolcrib_servers::{catalog, manager, process, session, start};
+
+#[cfg(feature = "http")]
+#[doc(inline)]
+pub use toolcrib_net::{http, oauth};
 
 use toolcrib_core::{background, bounded, cancel, duration, json_rpc, large, limit, text, trace};
 #[doc(inline)]

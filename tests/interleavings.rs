@@ -1,11 +1,11 @@
-//! Tests the restart protocol of a session in many interleavings: the same file `src/session/recovery/slot.rs`, with
+//! Tests the restart protocol of a session in many interleavings: the same file `crates/toolcrib-servers/src/session/recovery/slot.rs`, with
 //! locks that let a scheduler decide who goes next.
 //!
-//! Callers do what `src/session/recovery/restart.rs` does, in its order: take the restart lock, claim, bury the dead
+//! Callers do what `crates/toolcrib-servers/src/session/recovery/restart.rs` does, in its order: take the restart lock, claim, bury the dead
 //! connection, connect, install. What is checked: one restart for each death; the old connection is gone before
 //! the next one is made; closed stays closed, and nothing that was ever made is left.
 
-#[path = "../src/session/recovery/slot.rs"]
+#[path = "../crates/toolcrib-servers/src/session/recovery/slot.rs"]
 mod slot;
 
 /// Locks that `slot` finds in place of the standard library's.

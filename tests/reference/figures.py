@@ -1,4 +1,4 @@
-"""Figures over samples as published packages compute them, for the tests of src/score.
+"""Figures over samples as published packages compute them, for the tests of crates/toolcrib-runs/src/score.
 
 figures.py FILE          writes the table of expected figures
 figures.py --check FILE  fails if the packages no longer give what the table has

@@ -24,6 +24,8 @@ pub mod large;
 #[doc(hidden)]
 pub mod limit;
 pub mod retry;
+#[doc(hidden)]
+pub mod style;
 pub mod task;
 #[doc(hidden)]
 pub mod text;

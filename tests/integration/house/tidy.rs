@@ -52,7 +52,15 @@ const SIDES: [(&str, &[&str]); 8] = [
 ];
 
 /// The sources of the crates that these rows go through, from the top.
-pub(super) const CRATES: [&str; 2] = ["src", "crates/toolcrib-core/src"];
+pub(super) const CRATES: [&str; 7] = [
+    "src",
+    "crates/toolcrib-core/src",
+    "crates/toolcrib-net/src",
+    "crates/toolcrib-servers/src",
+    "crates/toolcrib-models/src",
+    "crates/toolcrib-runs/src",
+    "crates/toolcrib-gateway/src",
+];
 
 /// Lines that one file may have; and half of the files must have fewer than this.
 const CEILING: usize = 500;

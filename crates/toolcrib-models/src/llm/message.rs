@@ -1,0 +1,360 @@
+//! The messages of a conversation, and their form in the OpenAI chat API.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::{error::nearest, tool::ToolCall};
+
+/// One message. Text only: pictures and sound are not carried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Message {
+    /// Instructions.
+    System(String),
+    /// A message of the user.
+    User(String),
+    /// An answer of the model.
+    Assistant {
+        /// Its text; may be empty when it called tools.
+        content: String,
+        /// The calls it made.
+        tool_calls: Vec<ToolCall>,
+        /// Its reasoning before the answer, where its server wants that back.
+        thinking: Thinking,
+    },
+    /// The result of a tool call.
+    Tool {
+        /// The id of the call.
+        call_id: String,
+        /// The result as text.
+        content: String,
+    },
+}
+
+/// Reasoning of a model, in blocks that its server signed (Anthropic's `thinking` and `redacted_thinking`). They are sent back
+/// unchanged to the same model with the results of the tools that it called then, and to no other one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thinking {
+    /// The client that asked, by its name among those of `[llm.clients]`.
+    pub(super) client: Option<String>,
+    /// The blocks, each with its place among those of the answer.
+    pub(super) blocks: Vec<(usize, Value)>,
+    /// The whole text as the model wrote it, where thoughts stood in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[doc(hidden)]
+    pub written: Option<String>,
+    /// The reasoning as text, for people; it is never sent.
+    #[serde(skip)]
+    #[doc(hidden)]
+    pub text: Option<String>,
+}
+
+impl Thinking {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.written.is_none() && self.text.is_none()
+    }
+
+    /// The part that people read if nothing is sent back: reasoning that the text of the message contains is left out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn for_people(&self) -> Self {
+        let text = self.text.clone().filter(|_| self.written.is_none());
+        Self { text, ..Self::default() }
+    }
+
+    /// Whether there is some, and the model of this client thought it.
+    pub(super) fn is_of(&self, client: Option<&str>) -> bool {
+        !self.blocks.is_empty() && self.client.as_deref() == client
+    }
+}
+
+impl Message {
+    /// An answer of a model, without its reasoning.
+    pub fn said(content: impl Into<String>, tool_calls: Vec<ToolCall>) -> Self {
+        Self::Assistant { content: content.into(), tool_calls, thinking: Thinking::default() }
+    }
+
+    /// `system`, `user`, `assistant` or `tool`.
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::System(_) => "system",
+            Self::User(_) => "user",
+            Self::Assistant { .. } => "assistant",
+            Self::Tool { .. } => "tool",
+        }
+    }
+
+    /// The text; for a tool result, the result.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::System(content)
+            | Self::User(content)
+            | Self::Assistant { content, .. }
+            | Self::Tool { content, .. } => content,
+        }
+    }
+
+    /// The model's reasoning before this message, as text.
+    #[doc(hidden)]
+    pub fn reasoning(&self) -> Option<&str> {
+        match self {
+            Self::Assistant { thinking, .. } => thinking.text.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The message as the OpenAI chat API writes it.
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::System(content) | Self::User(content) => json!({"role": self.role(), "content": content}),
+            Self::Assistant { content, tool_calls, .. } if tool_calls.is_empty() => {
+                json!({"role": "assistant", "content": content})
+            }
+            Self::Assistant { content, tool_calls, .. } => {
+                let content = Some(content).filter(|content| !content.is_empty());
+                let calls: Vec<Value> = tool_calls.iter().map(call_to_json).collect();
+                json!({"role": "assistant", "content": content, "tool_calls": calls})
+            }
+            Self::Tool { call_id, content } => {
+                json!({"role": "tool", "tool_call_id": call_id, "content": content})
+            }
+        }
+    }
+
+    /// Reads one message of a person's file. The error says what is wrong with it.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        let message = value
+            .as_object()
+            .ok_or_else(|| format!("expected {{\"role\": .., \"content\": ..}}, found {}", kind(value)))?;
+        let role = match message.get("role") {
+            Some(Value::String(role)) => role.as_str(),
+            Some(other) => return Err(format!("`role` must be a string, found {}", kind(other))),
+            None => return Err("`role` is missing".into()),
+        };
+        match role {
+            "system" | "developer" => Ok(Self::System(required_text(message)?)),
+            "user" => Ok(Self::User(required_text(message)?)),
+            "assistant" => {
+                let tool_calls = tool_calls(message)?;
+                let content = text(message.get("content"))?.unwrap_or_default();
+                if content.is_empty() && tool_calls.is_empty() {
+                    return Err("an assistant message needs `content` or `tool_calls`".into());
+                }
+                Ok(Self::said(content, tool_calls))
+            }
+            "tool" => match message.get("tool_call_id") {
+                Some(Value::String(id)) => {
+                    Ok(Self::Tool { call_id: id.clone(), content: required_text(message)? })
+                }
+                _ => Err("a tool message needs `tool_call_id`, the id of the call it answers".into()),
+            },
+            other => Err(match nearest(other, ["system", "user", "assistant", "tool"]) {
+                Some(near) => format!("unknown role `{other}`: did you mean `{near}`?"),
+                None => format!("unknown role `{other}`: use system, user, assistant or tool"),
+            }),
+        }
+    }
+
+    /// Reads a whole conversation; the error names the message by its number.
+    pub fn conversation(values: &[Value]) -> Result<Vec<Self>, String> {
+        if values.is_empty() {
+            return Err("a conversation needs at least one message".into());
+        }
+        let mut messages = Vec::with_capacity(values.len());
+        for (index, value) in values.iter().enumerate() {
+            let message =
+                Self::from_json(value).map_err(|error| format!("message {}: {error}", index + 1))?;
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
+/// A call as the OpenAI chat API writes it.
+fn call_to_json(call: &ToolCall) -> Value {
+    let function = json!({"name": callable(&call.name), "arguments": sent_arguments(&call.arguments)});
+    json!({"id": call.id, "type": "function", "function": function})
+}
+
+fn required_text(message: &Map<String, Value>) -> Result<String, String> {
+    text(message.get("content"))?.ok_or_else(|| "`content` is missing".into())
+}
+
+/// Text, or a list of text parts.
+fn text(content: Option<&Value>) -> Result<Option<String>, String> {
+    match content {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(parts)) => {
+            let mut texts = Vec::with_capacity(parts.len());
+            for (index, part) in parts.iter().enumerate() {
+                let text = part.as_str().or_else(|| part.get("text").and_then(Value::as_str));
+                texts.push(text.ok_or_else(|| {
+                    let what = part.get("type").and_then(Value::as_str).unwrap_or(kind(part));
+                    format!("part {} of `content` is `{what}`; only text is carried", index + 1)
+                })?);
+            }
+            Ok(Some(texts.concat()))
+        }
+        Some(other) => Err(format!("`content` must be a string, found {}", kind(other))),
+    }
+}
+
+fn tool_calls(message: &Map<String, Value>) -> Result<Vec<ToolCall>, String> {
+    let calls = match message.get("tool_calls") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(calls)) => calls,
+        Some(other) => return Err(format!("`tool_calls` must be a list, found {}", kind(other))),
+    };
+    let read = |(index, call): (usize, &Value)| {
+        let field = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
+        let (Some(id), Some(name)) = (field("/id"), field("/function/name")) else {
+            return Err(format!("tool call {} needs `id` and `function.name`", index + 1));
+        };
+        Ok(ToolCall::new(id, name, arguments(call.pointer("/function/arguments"))))
+    };
+    calls.iter().enumerate().map(read).collect()
+}
+
+/// The name of a call as every API takes it back: a model may have written anything.
+pub fn callable(name: &str) -> Cow<'_, str> {
+    const MOST: usize = 64;
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !name.is_empty() && name.len() <= MOST && name.chars().all(legal) {
+        return name.into();
+    }
+    let plain: String = name.chars().take(MOST).map(|c| if legal(c) { c } else { '_' }).collect();
+    if plain.is_empty() { "unnamed".into() } else { plain.into() }
+}
+
+/// Whether arguments are what every API takes back: an object.
+pub fn is_object(arguments: &str) -> bool {
+    // Deeper ones are read by few.
+    const DEEP: usize = 100;
+    let nests = || arguments.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
+    arguments.trim_start().starts_with('{')
+        && serde_json::from_str::<serde::de::IgnoredAny>(arguments).is_ok()
+        && (nests() <= DEEP || serde_json::from_str::<Value>(arguments).is_ok())
+}
+
+/// The arguments of an earlier call as they are sent: servers parse them, and refuse the whole conversation for
+/// one that is no object. What the model wrote stays readable.
+pub(super) fn sent_arguments(arguments: &str) -> String {
+    match arguments.trim() {
+        "" => "{}".to_owned(),
+        _ if is_object(arguments) => arguments.to_owned(),
+        _ => json!({"arguments": arguments}).to_string(),
+    }
+}
+
+/// The text of an answer as it is sent: some servers refuse an answer that is empty and has no calls.
+pub(super) fn sent_text(content: &str) -> &str {
+    if content.trim().is_empty() { "(no answer)" } else { content }
+}
+
+/// Arguments as text, whether they came as text, as an object or not at all.
+pub(super) fn arguments(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "{}".into(),
+        Some(Value::String(text)) if matches!(text.trim(), "" | "null" | "None") => "{}".into(),
+        // PHP writes an empty object so.
+        Some(Value::Array(list)) if list.is_empty() => "{}".into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_kind_survives_a_round_trip() {
+        let messages = [
+            Message::System("rules".into()),
+            Message::User("hello".into()),
+            Message::said("hi", vec![]),
+            Message::said("", vec![ToolCall::new("call_0", "time__now", r#"{"zone":"UTC"}"#)]),
+            Message::Tool { call_id: "call_0".into(), content: "noon".into() },
+        ];
+        let json: Vec<Value> = messages.iter().map(Message::to_json).collect();
+        assert_eq!(Message::conversation(&json), Ok(messages.to_vec()));
+        assert_eq!(json[3]["content"], Value::Null);
+        assert_eq!(json[3]["tool_calls"][0]["function"]["arguments"], r#"{"zone":"UTC"}"#);
+    }
+
+    #[test]
+    fn calls_go_back_in_a_form_that_strict_servers_take() {
+        let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(3000), "]".repeat(3000));
+        let wrapped = json!({"arguments": deep}).to_string();
+        for (written, sent) in [
+            (r#"{"path": "a"}"#, r#"{"path": "a"}"#),
+            ("", "{}"),
+            (r#"{"path":"a"#, r#"{"arguments":"{\"path\":\"a"}"#),
+            (r#"{"a":1}{"b":2}"#, r#"{"arguments":"{\"a\":1}{\"b\":2}"}"#),
+            ("[1]", r#"{"arguments":"[1]"}"#),
+            ("null", r#"{"arguments":"null"}"#),
+            (deep.as_str(), wrapped.as_str()),
+            (r#"{"n": 123456789012345678901234567890}"#, r#"{"n": 123456789012345678901234567890}"#),
+        ] {
+            assert_eq!(sent_arguments(written), sent);
+        }
+        let long = "x".repeat(70);
+        for (name, sent) in [
+            ("time__now", "time__now"),
+            ("", "unnamed"),
+            ("a b.c", "a_b_c"),
+            ("\u{8bfb}", "_"),
+            (&long, &long[..64]),
+        ] {
+            assert_eq!(callable(name), sent);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_none_are_an_empty_object() {
+        for none in [json!(null), json!(""), json!(" "), json!("null"), json!([]), json!({})] {
+            assert_eq!(arguments(Some(&none)), "{}", "{none}");
+        }
+        assert_eq!(arguments(Some(&json!("nul"))), "nul");
+    }
+
+    #[test]
+    fn lenient_message_forms_are_read() {
+        let parts = json!({"role": "user", "content": [{"type": "text", "text": "a"}, "b"]});
+        assert_eq!(Message::from_json(&parts), Ok(Message::User("ab".into())));
+        let developer = json!({"role": "developer", "content": "x"});
+        assert_eq!(Message::from_json(&developer), Ok(Message::System("x".into())));
+    }
+
+    #[test]
+    fn mistakes_in_messages_are_named() {
+        let error = |value: Value| Message::conversation(&[value]).unwrap_err();
+        assert_eq!(error(json!("hi")), r#"message 1: expected {"role": .., "content": ..}, found a string"#);
+        assert_eq!(error(json!({"content": "hi"})), "message 1: `role` is missing");
+        assert_eq!(
+            error(json!({"role": "asistant", "content": "hi"})),
+            "message 1: unknown role `asistant`: did you mean `assistant`?"
+        );
+        assert_eq!(error(json!({"role": "user"})), "message 1: `content` is missing");
+        assert_eq!(
+            error(json!({"role": "user", "content": [{"type": "image_url"}]})),
+            "message 1: part 1 of `content` is `image_url`; only text is carried"
+        );
+        assert!(error(json!({"role": "tool", "content": "x"})).contains("tool_call_id"));
+    }
+}

@@ -1,0 +1,177 @@
+//! The path of a model request, from [`LlmClient::chat`] down to one attempt: each function adds one thing and calls
+//! the next.
+//!
+//! ```text
+//! chat > with_observer > with_shutdown > with_cache > with_batching > dispatch > with_retries > attempt
+//! ```
+
+pub(super) mod answer_quality;
+pub(super) mod attempt;
+pub(super) mod batch;
+pub(super) mod batch_queue;
+pub(super) mod cache;
+pub(super) mod gate;
+pub(super) mod router;
+pub(super) mod shutdown;
+mod traced;
+pub(super) mod trouble;
+
+use tracing::Instrument as _;
+
+use self::attempt::{FailedAttempt, RetriedRequest};
+use super::{
+    Attempt, ChatAnswer, ChatOptions, ChatRequest, LlmClient, LlmError, LlmErrorClass as Class,
+    client::{Backend, RequestContext},
+    errors::fault::Fault,
+    wire::Decoded,
+};
+use crate::retry::{self, StopReason};
+
+impl LlmClient {
+    /// Asks the model, repeating what may be repeated, unless the answer is kept
+    /// ([`LlmConfig::cache`](toolcrib_core::LlmConfig::cache)). Dropping the future ends the request on the wire too.
+    pub async fn chat(&self, request: &ChatRequest) -> Result<ChatAnswer, LlmError> {
+        self.chat_with(request, &ChatOptions::default()).await
+    }
+
+    /// Asks the model like [`LlmClient::chat`], with a deadline, a token that cancels it, or an observer of the pieces of the
+    /// answer.
+    pub async fn chat_with(
+        &self,
+        request: &ChatRequest,
+        options: &ChatOptions,
+    ) -> Result<ChatAnswer, LlmError> {
+        match &options.cancel {
+            None => self.with_observer(request, options).await,
+            // Boxed: else the future of every request would have room for two.
+            Some(token) => {
+                let asking = Box::pin(self.with_observer(request, options));
+                match token.run_until_cancelled(asking).await {
+                    Some(answer) => answer,
+                    None => Err(self.cancelled()),
+                }
+            }
+        }
+    }
+
+    /// Adds the end of a client: no answer once it is shut down.
+    pub(super) async fn with_shutdown(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        self.inner.counters.request();
+        // Boxed, so that it is there once and not in each future around it.
+        match self.until_closed(Box::pin(self.with_cache(request, context))).await {
+            Some(answer) => answer,
+            None => Err(self.closed()),
+        }
+    }
+
+    /// Adds the cache ([`LlmConfig::cache`](toolcrib_core::LlmConfig::cache)): the answer that is kept, or a new one.
+    async fn with_cache(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        let Some(cache) = &self.inner.cache else { return self.with_batching(request, context).await };
+        let ask = || self.with_batching(request, context);
+        let late = |fault| self.error(fault);
+        // Boxed: it is several times as large as a request without a cache, and there may be thousands of those.
+        let answer = Box::pin(cache.answer(request, context.deadline, ask, late)).await?;
+        if answer.cached {
+            context.observer.known(&answer);
+        }
+        Ok(answer)
+    }
+
+    /// Adds batches: a request of its own, or one that is shared with others that come at the same time.
+    async fn with_batching(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        match &self.inner.batch_queue {
+            // Pieces of an answer come only with a request of one's own, and who may not wait goes alone too.
+            Some(queue) if context.patient && !context.observer.listens() => {
+                queue.ask(self, request, context.deadline).await
+            }
+            _ => self.dispatch(request, context).await,
+        }
+    }
+
+    /// Sends a request of its own to the model, or to those of the strategy.
+    pub(super) async fn dispatch(
+        &self,
+        request: &ChatRequest,
+        context: RequestContext<'_>,
+    ) -> Result<ChatAnswer, LlmError> {
+        match &self.inner.backend {
+            Backend::Router(router) => {
+                let answer = router.ask(request, context).await?;
+                self.inner.counters.answered(1, &answer.usage, &answer.attempts);
+                Ok(answer)
+            }
+            Backend::Model(model) => {
+                let call = self.inner.call(model, request, context).map_err(|fault| self.error(*fault))?;
+                let (decoded, attempts) = self.with_retries(&call, context).await?;
+                Ok(self.answer(decoded, attempts))
+            }
+        }
+    }
+
+    /// Adds retries, in the span of the request.
+    pub(super) async fn with_retries(
+        &self,
+        call: &RetriedRequest<'_>,
+        context: RequestContext<'_>,
+    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
+        let action = self.request_action();
+        let outcome = self.attempts(call, context).instrument(action.span()).await;
+        traced::request_ended(action, &outcome);
+        outcome
+    }
+
+    async fn attempts(
+        &self,
+        call: &RetriedRequest<'_>,
+        context: RequestContext<'_>,
+    ) -> Result<(Decoded, Vec<Attempt>), LlmError> {
+        let inner = &*self.inner;
+        let RequestContext { deadline, observer, .. } = context;
+        let run = retry::run(&inner.policy, deadline, |attempt| inner.traced_attempt(call, attempt)).await;
+        let (mut attempts, mut last) = (Vec::new(), None);
+        for failed in run.failures {
+            let FailedAttempt(attempt, fault) = *failed;
+            attempts.extend(attempt);
+            last = Some(fault);
+        }
+        match run.result {
+            Ok((decoded, attempt)) => {
+                attempts.push(attempt);
+                let decoded = call.doubtful.total(decoded);
+                inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
+                Ok((decoded, attempts))
+            }
+            Err(stop) => {
+                // Better a doubtful answer than none.
+                if let Some(decoded) = call.doubtful.last() {
+                    observer.restart();
+                    observer.whole(&decoded);
+                    inner.counters.answered(call.answers(&decoded), &decoded.usage, &attempts);
+                    return Ok((decoded, attempts));
+                }
+                // The loop ends without an answer only after a failure.
+                let fault = last.unwrap_or_else(|| Fault::new(Class::Permanent, "no attempt was made"));
+                let gave_up = match stop {
+                    StopReason::Permanent => None,
+                    StopReason::GaveUp(reason) => Some(reason),
+                };
+                let mut error = self.error(fault);
+                (error.attempts, error.waited, error.gave_up) =
+                    (attempts, run.waited + call.paused(), gave_up);
+                Err(error)
+            }
+        }
+    }
+}

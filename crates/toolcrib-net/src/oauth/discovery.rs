@@ -1,0 +1,356 @@
+//! Finds out who grants access to a remote server: metadata of the protected resource (RFC 9728) and of its
+//! authorization server (RFC 8414, OpenID Connect Discovery).
+//!
+//! A server of the revision 2025-03-26 has no metadata of the resource: then the origin of the server is its
+//! authorization server, with fixed paths if it does not describe itself.
+
+use serde::Deserialize;
+use url::Url;
+
+use super::{
+    challenge::Challenge,
+    error::OauthError,
+    fetch::{Fetched, Fetcher, shown},
+};
+
+/// Authorization servers and scopes that are looked at, of those that a document names.
+const MAX_ISSUERS: usize = 8;
+const MAX_SCOPES: usize = 64;
+const MAX_SCOPE: usize = 256;
+
+const RESOURCE: &str = "/.well-known/oauth-protected-resource";
+const SERVER: &str = "/.well-known/oauth-authorization-server";
+const OPENID: &str = "/.well-known/openid-configuration";
+
+/// The metadata of a remote server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ResourceInfo {
+    /// Its name towards authorization servers (RFC 8707).
+    pub(super) resource: String,
+    /// Its authorization servers. None: it is of an old revision, and its origin is its authorization server.
+    pub(super) issuers: Vec<String>,
+    pub(super) scopes: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct ResourceDocument {
+    resource: String,
+    #[serde(default)]
+    authorization_servers: Vec<String>,
+    scopes_supported: Option<Vec<String>>,
+}
+
+/// An authorization server, as far as it concerns us. All its addresses are admitted.
+#[derive(Debug, Clone)]
+pub(super) struct ServerInfo {
+    /// The issuer as it writes itself, letter by letter.
+    pub(super) issuer: String,
+    pub(super) authorization_endpoint: Option<Url>,
+    pub(super) token_endpoint: Url,
+    pub(super) registration_endpoint: Option<Url>,
+    pub(super) revocation_endpoint: Option<Url>,
+    /// Where its keys are: not admitted yet.
+    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "for the gateway"))]
+    pub(super) jwks_uri: Option<String>,
+    /// How clients may prove who they are. `None`: it does not say.
+    pub(super) auth_methods: Option<Vec<String>>,
+    /// The algorithms for `private_key_jwt`.
+    pub(super) auth_algorithms: Option<Vec<String>>,
+    pub(super) scopes: Vec<String>,
+    /// Whether it reads documents about clients.
+    pub(super) reads_client_metadata: bool,
+    /// Whether its answers name it (RFC 9207).
+    pub(super) sends_issuer: bool,
+    /// Whether it has PKCE with S256. One without metadata is taken at the word of its revision, which demands it.
+    pub(super) has_pkce: bool,
+}
+
+#[derive(Deserialize)]
+struct ServerDocument {
+    issuer: String,
+    authorization_endpoint: Option<String>,
+    token_endpoint: Option<String>,
+    registration_endpoint: Option<String>,
+    revocation_endpoint: Option<String>,
+    jwks_uri: Option<String>,
+    token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    token_endpoint_auth_signing_alg_values_supported: Option<Vec<String>>,
+    #[serde(default)]
+    scopes_supported: Vec<String>,
+    #[serde(default)]
+    code_challenge_methods_supported: Vec<String>,
+    #[serde(default)]
+    client_id_metadata_document_supported: bool,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
+}
+
+/// The metadata of the server at `server`: at the address that its challenge names, or else at the well-known ones.
+pub(super) async fn resource(
+    fetcher: &Fetcher,
+    server: &Url,
+    challenge: &Challenge,
+) -> Result<ResourceInfo, OauthError> {
+    if let Some(named) = &challenge.resource_metadata {
+        let url = Url::parse(named)
+            .map_err(|_| OauthError::unusable("the address of its metadata (`resource_metadata`) is none"))?;
+        let fetched = fetcher.get(&url).await?;
+        if !fetched.status.is_success() {
+            let what = format!("{} answers with HTTP {}", shown(&url), fetched.status.as_u16());
+            return Err(OauthError::unusable(what));
+        }
+        return checked(server, &url, &fetched);
+    }
+    let path = server.path().trim_end_matches('/');
+    let at_path = (!path.is_empty()).then(|| format!("{RESOURCE}{path}"));
+    for place in at_path.into_iter().chain([RESOURCE.to_owned()]) {
+        let url = at(server, &place);
+        if let Some(fetched) = found(fetcher, &url).await? {
+            return checked(server, &url, &fetched);
+        }
+    }
+    Ok(ResourceInfo { resource: canonical(server), issuers: Vec::new(), scopes: None })
+}
+
+/// Fetches what is at `url`. `None`: nothing is.
+async fn found(fetcher: &Fetcher, url: &Url) -> Result<Option<Fetched>, OauthError> {
+    let fetched = fetcher.get(url).await?;
+    match fetched.status.as_u16() {
+        200..300 => Ok(Some(fetched)),
+        // A page that all unknown addresses lead to.
+        300..500 => Ok(None),
+        status => Err(OauthError::unreachable(format!("{} answers with HTTP {status}", shown(url)))),
+    }
+}
+
+/// Refuses metadata of another resource: a token for that one is not to be had with ours.
+fn checked(server: &Url, from: &Url, fetched: &Fetched) -> Result<ResourceInfo, OauthError> {
+    let document: ResourceDocument = fetched.json(from)?;
+    let same = Url::parse(&document.resource).is_ok_and(|resource| {
+        let path = resource.path().trim_end_matches('/');
+        let rest = server.path().strip_prefix(path);
+        resource.origin() == server.origin()
+            && resource.fragment().is_none()
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    if !same {
+        let what = format!("{} is about another resource than {}", shown(from), shown(server));
+        return Err(
+            OauthError::unusable(what).help("check `url`: the server may have another public address")
+        );
+    }
+    let mut issuers = document.authorization_servers;
+    issuers.truncate(MAX_ISSUERS);
+    Ok(ResourceInfo { resource: document.resource, issuers, scopes: document.scopes_supported.map(scopes) })
+}
+
+/// The name of a server without metadata: its address without what may be secret in it.
+pub(super) fn canonical(server: &Url) -> String {
+    let mut url = server.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    if url.path() == "/" { url.origin().ascii_serialization() } else { url.into() }
+}
+
+/// Scopes that can be asked for.
+pub(super) fn scopes<T: AsRef<str>>(listed: impl IntoIterator<Item = T>) -> Vec<String> {
+    let legal = |scope: &str| {
+        !scope.is_empty()
+            && scope.len() <= MAX_SCOPE
+            && scope.bytes().all(|byte| matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~'))
+    };
+    let mut kept: Vec<String> = Vec::new();
+    for scope in listed {
+        let scope = scope.as_ref();
+        if kept.len() < MAX_SCOPES && legal(scope) && !kept.iter().any(|known| known == scope) {
+            kept.push(scope.to_owned());
+        }
+    }
+    kept
+}
+
+fn at(origin: &Url, path: &str) -> Url {
+    let mut url = origin.clone();
+    url.set_path(path);
+    url.set_query(None);
+    url.set_fragment(None);
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    url
+}
+
+/// The authorization server of an old revision, at the origin of the server itself.
+pub(super) async fn at_origin(fetcher: &Fetcher, server: &Url) -> Result<ServerInfo, OauthError> {
+    let issuer = server.origin().ascii_serialization();
+    match described(fetcher, &issuer, Issuer::Guessed).await? {
+        Some(info) => Ok(info),
+        None => {
+            let fixed = |path: &str| {
+                let url = at(server, path);
+                fetcher.admit(&url).map(|()| url)
+            };
+            Ok(ServerInfo {
+                authorization_endpoint: Some(fixed("/authorize")?),
+                token_endpoint: fixed("/token")?,
+                registration_endpoint: Some(fixed("/register")?),
+                revocation_endpoint: None,
+                jwks_uri: None,
+                auth_methods: None,
+                auth_algorithms: None,
+                scopes: Vec::new(),
+                reads_client_metadata: false,
+                sends_issuer: false,
+                has_pkce: true,
+                issuer,
+            })
+        }
+    }
+}
+
+/// The metadata of the authorization server `issuer`.
+pub(super) async fn authorization_server(fetcher: &Fetcher, issuer: &str) -> Result<ServerInfo, OauthError> {
+    described(fetcher, issuer, Issuer::Named).await?.ok_or_else(|| {
+        OauthError::unusable(format!("the authorization server {} has no metadata", quoted(issuer)))
+    })
+}
+
+/// How the name of an authorization server is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Issuer {
+    /// The server or the configuration names it: its metadata must name it letter by letter.
+    Named,
+    /// It is the origin of the server. Metadata there may name another path of that origin.
+    Guessed,
+}
+
+/// `None`: it has no metadata at any of the known places.
+async fn described(fetcher: &Fetcher, issuer: &str, known: Issuer) -> Result<Option<ServerInfo>, OauthError> {
+    let base = Url::parse(issuer)
+        .ok()
+        .filter(|url| url.has_host() && url.query().is_none() && url.fragment().is_none())
+        .ok_or_else(|| OauthError::unusable(format!("{} names no authorization server", quoted(issuer))))?;
+    fetcher.admit(&base)?;
+    let path = base.path().trim_end_matches('/');
+    let places = match path {
+        "" => vec![SERVER.to_owned(), OPENID.to_owned()],
+        path => vec![format!("{SERVER}{path}"), format!("{OPENID}{path}"), format!("{path}{OPENID}")],
+    };
+    let mut problem = None;
+    for place in places {
+        let url = at(&base, &place);
+        let document = match found(fetcher, &url).await {
+            Ok(None) => continue,
+            Ok(Some(fetched)) => fetched.json::<ServerDocument>(&url),
+            Err(error) => Err(error),
+        };
+        match document.and_then(|document| usable(fetcher, (issuer, known), &url, document)) {
+            Ok(info) => return Ok(Some(info)),
+            // Another place may have the right one.
+            Err(error) => problem = problem.or(Some(error)),
+        }
+    }
+    problem.map_or(Ok(None), Err)
+}
+
+/// Checks a document: it must name the issuer for which it was asked.
+fn usable(
+    fetcher: &Fetcher,
+    (issuer, known): (&str, Issuer),
+    from: &Url,
+    document: ServerDocument,
+) -> Result<ServerInfo, OauthError> {
+    let guessed = known == Issuer::Guessed
+        && Url::parse(&document.issuer).is_ok_and(|told| told.origin().ascii_serialization() == issuer);
+    if document.issuer != issuer && !guessed {
+        let told = quoted(&document.issuer);
+        let what = format!("{} is of the issuer {told}, not of {}", shown(from), quoted(issuer));
+        return Err(OauthError::unusable(what));
+    }
+    let endpoint = |name: &str, text: Option<String>| -> Result<Option<Url>, OauthError> {
+        let Some(text) = text else { return Ok(None) };
+        let url = Url::parse(&text)
+            .map_err(|_| OauthError::unusable(format!("`{name}` of {} is no address", shown(from))))?;
+        fetcher.admit(&url)?;
+        Ok(Some(url))
+    };
+    let token_endpoint = endpoint("token_endpoint", document.token_endpoint)?
+        .ok_or_else(|| OauthError::unusable(format!("{} has no `token_endpoint`", shown(from))))?;
+    Ok(ServerInfo {
+        authorization_endpoint: endpoint("authorization_endpoint", document.authorization_endpoint)?,
+        token_endpoint,
+        registration_endpoint: endpoint("registration_endpoint", document.registration_endpoint)?,
+        revocation_endpoint: endpoint("revocation_endpoint", document.revocation_endpoint)?,
+        jwks_uri: document.jwks_uri,
+        auth_methods: document.token_endpoint_auth_methods_supported,
+        auth_algorithms: document.token_endpoint_auth_signing_alg_values_supported,
+        scopes: scopes(document.scopes_supported),
+        reads_client_metadata: document.client_id_metadata_document_supported,
+        sends_issuer: document.authorization_response_iss_parameter_supported,
+        has_pkce: document.code_challenge_methods_supported.iter().any(|method| method == "S256"),
+        issuer: document.issuer,
+    })
+}
+
+/// A name that a server gave, for a message.
+pub(super) fn quoted(text: &str) -> String {
+    format!("`{}`", super::error::words(text, 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn metadata_of_another_resource_is_refused() {
+        let server = Url::parse("https://a.test/x/mcp?key=1").unwrap();
+        let from = Url::parse("https://a.test/.well-known/oauth-protected-resource").unwrap();
+        let check = |resource: &str| {
+            let body = json!({"resource": resource, "authorization_servers": ["https://as.test"]});
+            let fetched = Fetched { status: StatusCode::OK, body: body.to_string().into_bytes() };
+            checked(&server, &from, &fetched).is_ok()
+        };
+        for resource in [
+            "https://a.test/x/mcp",
+            "https://a.test/x",
+            "https://a.test/",
+            "https://a.test",
+            "https://A.test:443/x/",
+        ] {
+            assert!(check(resource), "{resource}");
+        }
+        for resource in [
+            "https://b.test/x/mcp",
+            "http://a.test/x/mcp",
+            "https://a.test/x/m",
+            "https://a.test/x/mcp/y",
+            "https://a.test/#f",
+            "mcp",
+            "",
+        ] {
+            assert!(!check(resource), "{resource}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_server_has_no_secret() {
+        for (url, name) in [
+            ("https://me:pw@a.test/mcp?key=1#f", "https://a.test/mcp"),
+            ("https://a.test/", "https://a.test"),
+            ("https://a.test:8443?x=1", "https://a.test:8443"),
+            ("https://a.test/mcp/", "https://a.test/mcp/"),
+        ] {
+            assert_eq!(canonical(&Url::parse(url).unwrap()), name);
+        }
+    }
+
+    #[test]
+    fn scopes_are_bounded_and_legal() {
+        let many = (0..100).map(|number| format!("s{number}"));
+        assert_eq!(scopes(many).len(), MAX_SCOPES);
+        let long = "x".repeat(MAX_SCOPE + 1);
+        assert_eq!(scopes(["a:b", "a:b", "", "c d", "e\"f", long.as_str(), "é"]), ["a:b"]);
+    }
+}

@@ -1,0 +1,137 @@
+//! The other side of access: tokens that clients bring to us as a protected resource. A token is a JWT (RFC 9068) that an
+//! authorization server of the configuration has signed; its keys are fetched, kept, and fetched again.
+//!
+//! Owner of: the keys. Invariants:
+//! - which algorithm is used is decided by the key (RFC 8725): never `none`, never one with a shared secret;
+//! - requests never fetch keys themselves. [`TokenVerifier::work`] does, at most once in [`issuer::PAUSE`] for each issuer,
+//!   whatever is asked;
+//! - nothing of a token is in any error.
+
+mod issuer;
+mod keys;
+mod token;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures_util::future::join_all;
+use sha2::{Digest, Sha256};
+
+use self::{issuer::KeySource, keys::KeySet, token::SignedToken};
+use super::jwt;
+use crate::{config::GatewayOauth, http::HttpClients};
+
+/// Tokens that were verified and are remembered.
+const MAX_VERIFIED: usize = 4096;
+/// How far the clocks of an authorization server and of this machine may differ, in seconds.
+const LEEWAY: f64 = 30.0;
+
+/// Verifies access tokens.
+pub struct TokenVerifier {
+    issuers: Vec<KeySource>,
+    /// Verified tokens by their hashes.
+    verified: Mutex<HashMap<[u8; 32], VerifiedToken>>,
+}
+
+/// A token, with the keys by which it was verified: once its issuer has others, it is verified anew.
+type VerifiedToken = (Arc<AccessToken>, Arc<KeySet>);
+
+/// The claims of a verified token.
+#[derive(Debug, PartialEq)]
+pub struct AccessToken {
+    pub issuer: Arc<str>,
+    pub subject: String,
+    /// The client to which it was given; empty if it does not say.
+    pub client: String,
+    pub scopes: Vec<String>,
+    audience: Vec<String>,
+    /// Seconds since 1970.
+    expires: f64,
+    not_before: f64,
+}
+
+/// Why a token is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenRefusal {
+    /// It is wrong, in these words.
+    Invalid(&'static str),
+    /// The keys of its issuer cannot be had at present.
+    NoKeys,
+}
+
+impl TokenVerifier {
+    pub fn new(config: &GatewayOauth, http: &HttpClients) -> Self {
+        let source = |issuer: &String| KeySource::new(issuer, config.jwks.as_deref(), http);
+        Self { issuers: config.issuers.iter().map(source).collect(), verified: Mutex::default() }
+    }
+
+    /// Fetches keys for as long as it is polled.
+    pub async fn work(&self) {
+        join_all(self.issuers.iter().map(KeySource::work)).await;
+    }
+
+    /// Verifies that `token` is valid now, and returns its claims. The caller checks the audience. Safe to cancel.
+    ///
+    /// # Errors
+    /// It does not count, or that cannot be told.
+    pub async fn verify(&self, token: &[u8]) -> Result<Arc<AccessToken>, TokenRefusal> {
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        if let Some(known) = self.known(&digest) {
+            return known.in_time(jwt::now() as f64).map(|()| known);
+        }
+        let signed = SignedToken::parse(token)?;
+        let issuer = self.issuers.iter().find(|issuer| *issuer.name == *signed.claims.iss);
+        let issuer = issuer.ok_or(TokenRefusal::Invalid("it is of another issuer"))?;
+        let id = signed.header.kid.as_deref();
+        let keys = issuer.keys_with(signed.algorithm, id).await?;
+        if !keys.find(signed.algorithm, id).any(|key| key.verifies(&signed)) {
+            return Err(match keys.find(signed.algorithm, id).next() {
+                Some(_) => TokenRefusal::Invalid("its signature is wrong"),
+                None => TokenRefusal::Invalid("it is signed with no known key"),
+            });
+        }
+        let token = Arc::new(signed.claims.read(issuer.name.clone())?);
+        token.in_time(jwt::now() as f64)?;
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if verified.len() >= MAX_VERIFIED {
+            verified.clear();
+        }
+        verified.insert(digest, (token.clone(), keys));
+        Ok(token)
+    }
+
+    /// A token that was verified by the keys that its issuer has now.
+    fn known(&self, digest: &[u8; 32]) -> Option<Arc<AccessToken>> {
+        let (token, keys) =
+            self.verified.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()?;
+        let issuer = self.issuers.iter().find(|issuer| issuer.name == token.issuer)?;
+        issuer.current().is_some_and(|current| Arc::ptr_eq(&current, &keys)).then_some(token)
+    }
+}
+
+impl AccessToken {
+    /// Whether it is for one of these.
+    pub fn is_for(&self, mut resources: impl Iterator<Item: AsRef<str>>) -> bool {
+        resources.any(|resource| self.audience.iter().any(|audience| audience == resource.as_ref()))
+    }
+
+    /// How many seconds it counts yet.
+    pub fn seconds_left(&self) -> f64 {
+        (self.expires + LEEWAY - jwt::now() as f64).clamp(0.0, 1e9)
+    }
+
+    fn in_time(&self, now: f64) -> Result<(), TokenRefusal> {
+        if now >= self.expires + LEEWAY {
+            return Err(TokenRefusal::Invalid("it has expired"));
+        }
+        match now + LEEWAY < self.not_before {
+            true => Err(TokenRefusal::Invalid("it does not count yet")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

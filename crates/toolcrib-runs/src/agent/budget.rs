@@ -1,0 +1,89 @@
+//! The budget that all agents of a run and its judge share. Once it is used up, none of them sends a further request to its
+//! model.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::task::Usage;
+
+/// How much a run may spend. `None`: any amount.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct BudgetLimits {
+    /// US dollars, by the prices of the configuration.
+    pub usd: Option<f64>,
+    /// Tokens read and generated, as the model's server counts them.
+    pub tokens: Option<u64>,
+    /// Time from the start of the first task.
+    pub time: Option<Duration>,
+}
+
+impl BudgetLimits {
+    /// Creates a budget with these limits.
+    pub fn new(usd: Option<f64>, tokens: Option<u64>, time: Option<Duration>) -> Self {
+        Self { usd, tokens, time }
+    }
+}
+
+/// A budget, and what was spent of it.
+#[derive(Debug)]
+pub struct Budget {
+    limits: BudgetLimits,
+    deadline: Option<Instant>,
+    spent: Arc<Mutex<Spent>>,
+    /// Amount that was counted in advance: the next requests draw on it until it is used up.
+    counted: Mutex<Spent>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    tokens: u64,
+    usd: f64,
+}
+
+impl Budget {
+    /// A budget whose time begins now. `tokens` and `usd` were spent before.
+    pub fn begin(limits: BudgetLimits, tokens: u64, usd: f64) -> Self {
+        let deadline = limits.time.and_then(|time| Instant::now().checked_add(time));
+        let spent = Arc::new(Mutex::new(Spent { tokens, usd }));
+        Self { limits, deadline, spent, counted: Mutex::default() }
+    }
+
+    /// The same budget for a task that goes on: so much of what it adds was counted before.
+    pub(crate) fn of_task(&self, tokens: u64, usd: f64) -> Self {
+        let Self { limits, deadline, ref spent, .. } = *self;
+        Self { limits, deadline, spent: spent.clone(), counted: Mutex::new(Spent { tokens, usd }) }
+    }
+
+    /// Adds what a request took.
+    pub fn add(&self, usage: Usage, cost: Option<f64>) {
+        let (tokens, usd) = (usage.total(), cost.unwrap_or_default());
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known_tokens, known_usd) = (tokens.min(counted.tokens), usd.min(counted.usd));
+        counted.tokens -= known_tokens;
+        counted.usd -= known_usd;
+        let mut spent = self.spent();
+        spent.tokens = spent.tokens.saturating_add(tokens - known_tokens);
+        spent.usd += usd - known_usd;
+    }
+
+    /// The limit that was reached, in words. `None`: there is something left.
+    pub(crate) fn used_up(&self) -> Option<String> {
+        let spent = *self.spent();
+        let BudgetLimits { usd, tokens, time } = self.limits;
+        if let Some(limit) = usd.filter(|limit| spent.usd >= *limit) {
+            return Some(format!("{:.4} of {limit} USD", spent.usd));
+        }
+        if let Some(limit) = tokens.filter(|limit| spent.tokens >= *limit) {
+            return Some(format!("{} of {limit} tokens", spent.tokens));
+        }
+        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        time.filter(|_| late).map(|limit| format!("all of {}", humantime::format_duration(limit)))
+    }
+
+    fn spent(&self) -> MutexGuard<'_, Spent> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

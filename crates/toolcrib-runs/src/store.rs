@@ -1,0 +1,30 @@
+//! The durable store of a run: its tasks and, for each task, a journal of the steps that cost money or have an effect.
+//!
+//! A step is recorded before it starts and after it ended. A run that was killed opens its store again, and each task
+//! goes on behind its last finished step: [`TaskJournal`] answers finished steps from the journal, and says of a step
+//! that had begun and has no end that its outcome is unknown.
+//!
+//! Rules, each with a test:
+//! - What [`Lease::append`] has returned for is on the disk.
+//! - A journal is appended to by position: an owner that is no longer the last one is refused.
+//! - A finished task stays finished. A second process cannot open the same store.
+//! - A store that could not write once writes nothing more: the run stops before it spends more.
+
+mod history;
+mod lease;
+#[cfg(feature = "nats")]
+pub mod nats;
+mod record;
+mod spending;
+mod sqlite;
+mod task_journal;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    history::StepState,
+    record::{JUDGE, StepKind},
+    spending::Spending,
+    sqlite::{FILE, OpenedStore, RunStore, StoreSetup},
+    task_journal::{JournaledStep, TaskJournal},
+};

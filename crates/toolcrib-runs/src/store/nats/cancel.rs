@@ -1,0 +1,196 @@
+//! Runs and tasks that are to be stopped: a flag for each run, which workers look at.
+
+use std::collections::BTreeSet;
+
+use async_nats::jetstream::kv::Operation;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    NatsStore,
+    lease::{Append, Taken},
+    nonce, token,
+};
+use crate::{
+    error::Result,
+    store::record::{Entry, Record},
+    task::Task,
+};
+
+/// The status of a task that was cancelled, as the journal has it.
+pub(super) const CANCELLED: &str = "cancelled";
+
+/// Tasks that are closed at once.
+const AT_ONCE: usize = 16;
+
+/// Tries to change a flag that others change, too.
+const TRIES: usize = 10;
+
+/// Tasks of a run that are to be stopped.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CancelFlag {
+    /// All of them.
+    all: bool,
+    /// The tasks to be stopped, if not all.
+    tasks: BTreeSet<String>,
+}
+
+impl CancelFlag {
+    pub(crate) fn covers(&self, task: &str) -> bool {
+        self.all || self.tasks.contains(task)
+    }
+}
+
+/// The state of a task when its run was cancelled.
+pub enum Closed {
+    /// It is recorded as cancelled.
+    Cancelled,
+    /// A worker has it, which sees the flag.
+    UnderWay,
+    /// It had ended before.
+    Ended,
+}
+
+impl NatsStore {
+    /// The flag of a run; nothing where none is set.
+    ///
+    /// # Errors
+    /// [`Error::Io`](toolcrib_core::Error::Io).
+    pub(crate) async fn cancel_flag(&self, run: &str) -> Result<Option<CancelFlag>> {
+        let text = self.0.runs.get(flag_key(run)).await;
+        let text = text.map_err(|error| self.failed("cannot read from", &error))?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    /// Sets the flag of a run for these tasks; for all where none is named.
+    ///
+    /// # Errors
+    /// [`Error::Io`](toolcrib_core::Error::Io).
+    pub(crate) async fn set_cancel_flag(&self, run: &str, tasks: &[String]) -> Result<()> {
+        let (key, failed) =
+            (flag_key(run), |error: &dyn std::fmt::Display| self.failed("cannot write to", error));
+        let mut tries = 0;
+        loop {
+            let old = self.0.runs.entry(&key).await.map_err(|error| failed(&error))?;
+            let revision = old.as_ref().map_or(0, |entry| entry.revision);
+            let old = old.filter(|entry| entry.operation == Operation::Put);
+            let mut flag: CancelFlag =
+                old.and_then(|entry| serde_json::from_slice(&entry.value).ok()).unwrap_or_default();
+            flag.all |= tasks.is_empty();
+            flag.tasks.extend(tasks.iter().cloned());
+            let text = serde_json::to_vec(&flag).map_err(|error| failed(&error))?;
+            match self.0.runs.update(&key, text.into(), revision).await {
+                Ok(_) => return Ok(()),
+                Err(error) if tries == TRIES => return Err(failed(&error)),
+                // Somebody else has changed it, or the server did not answer.
+                Err(_) => tries += 1,
+            }
+        }
+    }
+
+    /// Takes the flag of a run away.
+    ///
+    /// # Errors
+    /// [`Error::Io`](toolcrib_core::Error::Io).
+    pub(crate) async fn clear_cancel_flag(&self, run: &str) -> Result<()> {
+        if self.cancel_flag(run).await?.is_none() {
+            return Ok(());
+        }
+        let purged = self.0.runs.purge(flag_key(run)).await;
+        purged.map_err(|error| self.failed("cannot write to", &error))
+    }
+
+    /// The names of the samples of a run that have not ended, as far as their outcomes are known.
+    ///
+    /// # Errors
+    /// [`Error::Io`](toolcrib_core::Error::Io).
+    pub async fn tasks_left(&self, run: &str) -> Result<Vec<String>> {
+        let mut ended = BTreeSet::new();
+        self.each_outcome(|outcome| {
+            if outcome.run == run {
+                ended.insert(outcome.task);
+            }
+        })
+        .await?;
+        let mut tasks = self.tasks_of(run).await?;
+        tasks.retain(|task| !ended.contains(task));
+        Ok(tasks)
+    }
+
+    /// Records tasks as cancelled that no worker has; `result` makes their results. What became of each.
+    ///
+    /// # Errors
+    /// [`Error::Io`](toolcrib_core::Error::Io).
+    pub(crate) async fn close_waiting(
+        &self,
+        run: &str,
+        tasks: &[String],
+        result: impl Fn(&Task) -> Value,
+    ) -> Result<Vec<Closed>> {
+        let result = &result;
+        let close = tasks.iter().map(|task| self.close(format!("{}.{}", token(run), token(task)), result));
+        stream::iter(close).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    async fn close(&self, key: String, result: &impl Fn(&Task) -> Value) -> Result<Closed> {
+        let (last, entries) = self.journal_of(&key).await?;
+        match entries.last().map(|entry| &entry.record) {
+            Some(Record::Done { status, .. }) => {
+                self.note_outcome(&key, status).await?;
+                return Ok(Closed::Ended);
+            }
+            // Nobody has claimed it since: the place of the record decides who is first.
+            Some(Record::Submit { .. }) | None => {
+                return self.record_cancelled(&key, last, &entries, result).await;
+            }
+            Some(_) => {}
+        }
+        match self.take_lease(&key).await {
+            Taken::Held(_) => Ok(Closed::UnderWay),
+            Taken::Ours { .. } => {
+                let closed = self.record_cancelled(&key, last, &entries, result).await;
+                // A lease that is left here ends by time.
+                let _ = self.0.leases.purge(&key).await;
+                closed
+            }
+        }
+    }
+
+    async fn record_cancelled(
+        &self,
+        key: &str,
+        last: u64,
+        entries: &[Entry],
+        result: &impl Fn(&Task) -> Value,
+    ) -> Result<Closed> {
+        let Some(first) = entries.first() else { return Ok(Closed::Ended) };
+        let task = self.task_of(key, first)?;
+        let record = Entry::now(Record::Done { status: CANCELLED.to_owned(), result: Some(result(&task)) });
+        match self.append(key, last, &record, &nonce(), || false).await {
+            Ok(_) => {
+                self.note_outcome(key, CANCELLED).await?;
+                Ok(Closed::Cancelled)
+            }
+            // A worker has claimed it meanwhile, and sees the flag.
+            Err(Append::Replaced) => Ok(Closed::UnderWay),
+            Err(Append::Failed(error)) => Err(error),
+        }
+    }
+
+    /// A task that was cancelled goes on: its journal does not end there any more.
+    pub(super) async fn reopen(&self, key: &str, last: u64) -> Result<()> {
+        // First: a journal that has ended is looked at again.
+        let purged = self.0.outcomes.purge(key).await;
+        purged.map_err(|error| self.failed("cannot write to", &error))?;
+        match self.append(key, last, &Entry::now(Record::Submit { task: None }), &nonce(), || false).await {
+            // Replaced: somebody else has submitted it, too.
+            Ok(_) | Err(Append::Replaced) => Ok(()),
+            Err(Append::Failed(error)) => Err(error),
+        }
+    }
+}
+
+pub(super) fn flag_key(run: &str) -> String {
+    format!("cancel.{}", token(run))
+}

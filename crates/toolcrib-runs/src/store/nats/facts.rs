@@ -1,0 +1,98 @@
+//! Facts that can be learnt of a NATS server without changing anything on it.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use async_nats::jetstream;
+use tokio::time::timeout;
+
+use super::{OLDEST, PATIENCE, connect, failed, is_loopback, version_is_from};
+use crate::error::Result;
+
+/// The version that is advised.
+const ADVISED: [u32; 3] = [2, 12, 0];
+
+#[expect(clippy::struct_excessive_bools, reason = "findings that do not depend on each other")]
+/// Facts about the server of a store.
+#[derive(Debug)]
+pub struct StoreFacts {
+    /// Host and port of all servers that were named.
+    pub place: String,
+    /// The name of the server that answered.
+    pub server: String,
+    pub cluster: Option<String>,
+    pub round_trip: Duration,
+    pub version: String,
+    pub is_new_enough: bool,
+    pub is_advised: bool,
+    /// Whether all that is sent is encrypted.
+    pub has_tls: bool,
+    /// Whether all servers that were named are this machine.
+    pub is_near: bool,
+    pub demands_login: bool,
+    /// Largest message, in bytes.
+    pub max_payload: usize,
+    /// `JetStream`, if the server is new enough to be asked; why it does not answer.
+    pub jetstream: Option<Result<JetStreamFacts, String>>,
+}
+
+/// Limits and present use of an account.
+#[derive(Debug)]
+pub struct JetStreamFacts {
+    pub used: u64,
+    pub most: Option<u64>,
+    pub streams: u64,
+    pub most_streams: Option<u64>,
+    /// Copies of the journal; nothing where nothing was submitted yet.
+    pub replicas: Option<usize>,
+}
+
+/// Looks at the server at `url`, written as for [`super::NatsStore::open`].
+///
+/// # Errors
+/// [`Error::Input`](toolcrib_core::Error::Input) for an address that is none; [`Error::Io`](toolcrib_core::Error::Io) where no server answers.
+pub async fn look_at(url: &str) -> Result<StoreFacts> {
+    let (client, addresses, place) = connect(url).await?;
+    let began = Instant::now();
+    let silent = |error: &dyn fmt::Display| failed(&format!("the store {place} does not answer"), error);
+    timeout(PATIENCE, client.flush())
+        .await
+        .map_err(|error| silent(&error))?
+        .map_err(|error| silent(&error))?;
+    let info = client.server_info();
+    let mut facts = StoreFacts {
+        place,
+        server: info.server_name,
+        cluster: info.cluster,
+        round_trip: began.elapsed(),
+        is_new_enough: version_is_from(&info.version, OLDEST),
+        is_advised: version_is_from(&info.version, ADVISED),
+        version: info.version,
+        has_tls: info.tls_required || addresses.iter().all(async_nats::ServerAddr::tls_required),
+        is_near: addresses.iter().all(|address| is_loopback(address.host())),
+        demands_login: info.auth_required,
+        max_payload: info.max_payload,
+        jetstream: None,
+    };
+    if facts.is_new_enough {
+        let mut context = jetstream::new(client);
+        context.set_timeout(PATIENCE);
+        facts.jetstream = Some(account(&context).await.map_err(|error| error.to_string()));
+    }
+    Ok(facts)
+}
+
+async fn account(context: &jetstream::Context) -> Result<JetStreamFacts, jetstream::context::AccountError> {
+    let account = context.query_account().await?;
+    let journal = context.get_stream("toolcrib_journal").await.ok();
+    let limit = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
+    Ok(JetStreamFacts {
+        used: account.storage,
+        most: limit(account.limits.max_storage),
+        streams: account.streams as u64,
+        most_streams: limit(account.limits.max_streams),
+        replicas: journal.map(|journal| journal.cached_info().config.num_replicas),
+    })
+}

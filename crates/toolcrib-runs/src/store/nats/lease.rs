@@ -1,0 +1,354 @@
+//! The right to write the journal of one task on NATS.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_nats::{
+    HeaderMap,
+    jetstream::{
+        self, AckKind,
+        context::PublishErrorKind,
+        kv::{self, UpdateErrorKind},
+        message::PublishMessage,
+        stream::DirectGetErrorKind,
+    },
+};
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+use tokio::{io::AsyncReadExt as _, sync::Mutex, time::sleep};
+
+use super::{LARGEST, NatsStore, boot_time, nonce};
+use crate::{
+    cancel::CancellationToken,
+    error::{Error, Result},
+    store::record::Entry,
+    text::short_hex,
+};
+
+/// The header of the writer of a record.
+const WRITER: &str = "Nats-Msg-Id";
+
+/// How long to wait before a record is sent again.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Longest object that is read.
+const LONGEST_BLOB: u64 = 256 << 20;
+
+/// The right to write the journal of one task. Clones are the same lease.
+#[derive(Clone, Debug)]
+pub struct NatsLease(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: NatsStore,
+    /// `RUN.TASK`, as in subjects and keys.
+    key: String,
+    /// Unlike that of every other lease, also one of this process.
+    nonce: String,
+    /// The sequence of the last record. Held while a record is appended, so that records are written one by one.
+    last: Mutex<u64>,
+    revision: AtomicU64,
+    /// Until when something may be started outside, by [`boot_time`], in milliseconds.
+    until: AtomicU64,
+    lost: CancellationToken,
+    message: jetstream::Message,
+}
+
+/// A record as it is on the server: in the message, or in an object.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Blob { blob: String },
+    Entry(Entry),
+}
+
+impl NatsStore {
+    /// A lease of which `taken` is the sequence of the last record, before its claim.
+    pub(super) fn lease(
+        &self,
+        key: String,
+        nonce: String,
+        last: u64,
+        revision: u64,
+        asked: Duration,
+        message: jetstream::Message,
+    ) -> NatsLease {
+        NatsLease(Arc::new(Inner {
+            store: self.clone(),
+            key,
+            nonce,
+            last: Mutex::new(last),
+            revision: revision.into(),
+            until: until(asked, self.lease_time()).into(),
+            lost: CancellationToken::new(),
+            message,
+        }))
+    }
+
+    /// Appends a record behind `last`. The sequence that it has.
+    ///
+    /// # Errors
+    /// [`Append::Replaced`]; [`Append::Failed`] once `is_ours` is no longer true.
+    pub(super) async fn append(
+        &self,
+        key: &str,
+        last: u64,
+        entry: &Entry,
+        nonce: &str,
+        is_ours: impl Fn() -> bool,
+    ) -> Result<u64, Append> {
+        let body = self.body(key, entry).await.map_err(Append::Failed)?;
+        let subject = format!("toolcrib.j.{key}");
+        let mut last = last;
+        // Unlike that of a record at the same place whose caller did not wait: the server drops what has a known id.
+        let record_id = fastrand::u64(..);
+        loop {
+            let id = format!("{nonce}-{record_id:016x}-{last}");
+            let message = PublishMessage::build()
+                .payload(body.clone())
+                .message_id(&id)
+                .expected_last_subject_sequence(last);
+            let highest = self.0.highest.load(SeqCst);
+            let sent = match self.0.context.send_publish(subject.clone(), message).await {
+                Ok(sent) => sent.await,
+                Err(error) => Err(error),
+            };
+            match sent {
+                // What is sent later has a higher sequence, unless the server knows it already.
+                Ok(ack) if ack.sequence <= highest && !ack.duplicate => {
+                    return Err(Append::Failed(self.went_back()));
+                }
+                Ok(ack) => {
+                    self.0.highest.fetch_max(ack.sequence, SeqCst);
+                    return Ok(ack.sequence);
+                }
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                    match self.last_record(key).await {
+                        // It was written, and the answer was lost.
+                        Ok(Some((sequence, writer))) if writer == id => return Ok(sequence),
+                        // The last one is ours: its caller did not wait for the answer.
+                        Ok(Some((sequence, writer)))
+                            if sequence > last
+                                && writer.strip_prefix(nonce).is_some_and(|n| n.starts_with('-')) =>
+                        {
+                            last = sequence;
+                        }
+                        Ok(Some((sequence, _))) if sequence > last => return Err(Append::Replaced),
+                        Ok(None) if self.is_removed(key).await.unwrap_or(false) => {
+                            return Err(Append::Replaced);
+                        }
+                        // Older than what was acknowledged.
+                        Ok(_) => return Err(Append::Failed(self.went_back())),
+                        Err(_) if is_ours() => sleep(PAUSE).await,
+                        Err(error) => return Err(Append::Failed(error)),
+                    }
+                }
+                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded || !is_ours() => {
+                    return Err(Append::Failed(self.failed("cannot write to", &error)));
+                }
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Stops all work: finished steps would be made again.
+    fn went_back(&self) -> Error {
+        self.0.setup.stop.cancel();
+        let error = "the journal has gone backwards: records that it had acknowledged are missing";
+        self.failed("cannot go on with", &error)
+    }
+
+    /// The message that is published for a record: the record itself, or a reference to an object if it is long.
+    async fn body(&self, key: &str, entry: &Entry) -> Result<Bytes> {
+        let text = serde_json::to_vec(entry).map_err(|error| self.failed("cannot write to", &error))?;
+        if text.len() <= LARGEST {
+            return Ok(text.into());
+        }
+        let blob = format!("{key}.{}", short_hex(Sha256::new_with_prefix(&text)));
+        let put = self.0.blobs.put(&*blob, &mut text.as_slice()).await;
+        put.map_err(|error| self.failed("cannot write a large record to", &error))?;
+        let text = serde_json::to_vec(&Stored::Blob { blob });
+        Ok(text.map_err(|error| self.failed("cannot write to", &error))?.into())
+    }
+
+    /// The record in the payload of a message.
+    pub(super) async fn entry(&self, payload: &[u8]) -> Result<Entry> {
+        let broken = |error: &dyn std::fmt::Display| self.failed("cannot read a record of", error);
+        match serde_json::from_slice(payload).map_err(|error| broken(&error))? {
+            Stored::Entry(entry) => Ok(entry),
+            Stored::Blob { blob } => {
+                let object = self.0.blobs.get(&blob).await.map_err(|error| broken(&error))?;
+                let mut text = Vec::new();
+                object.take(LONGEST_BLOB).read_to_end(&mut text).await.map_err(|error| broken(&error))?;
+                serde_json::from_slice(&text).map_err(|error| broken(&error))
+            }
+        }
+    }
+
+    /// Sequence and writer of the last record of a journal.
+    pub(super) async fn last_record(&self, key: &str) -> Result<Option<(u64, String)>> {
+        let writer = |headers: &HeaderMap| headers.get(WRITER).map(ToString::to_string).unwrap_or_default();
+        match self.0.journal.direct_get_last_for_subject(format!("toolcrib.j.{key}")).await {
+            Ok(message) => Ok(Some((message.sequence, writer(&message.headers)))),
+            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("cannot read from", &error)),
+        }
+    }
+}
+
+/// Why a record was not appended.
+#[derive(Debug)]
+pub(super) enum Append {
+    /// Another process has written to the journal.
+    Replaced,
+    Failed(Error),
+}
+
+impl NatsLease {
+    /// Appends a record; it is on the disk of the server when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; somebody else has taken over the task.
+    pub async fn append(&self, entry: Entry) -> Result<()> {
+        let Inner { store, key, nonce, last, .. } = &*self.0;
+        let mut last = last.lock().await;
+        let asked = boot_time();
+        match store.append(key, *last, &entry, nonce, || self.is_ours()).await {
+            Ok(sequence) => {
+                *last = sequence;
+                self.proven(asked);
+                Ok(())
+            }
+            Err(Append::Replaced) => {
+                self.0.lost.cancel();
+                Err(self.taken_over())
+            }
+            Err(Append::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Whether something may be started outside.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the last proof that the task is ours is too old, or somebody else has it.
+    pub fn check(&self) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(self.taken_over()) }
+    }
+
+    fn is_ours(&self) -> bool {
+        let now = u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX);
+        !self.0.lost.is_cancelled() && now < self.0.until.load(SeqCst)
+    }
+
+    fn proven(&self, asked: Duration) {
+        self.0.until.fetch_max(until(asked, self.0.store.lease_time()), SeqCst);
+    }
+
+    fn taken_over(&self) -> Error {
+        let error = "another worker has taken over the task, or the store was not reached for too long";
+        self.0.store.failed("cannot go on with a task of", &error)
+    }
+
+    /// Cancelled when the task belongs to another owner.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.0.lost
+    }
+
+    /// Proves that the task is still ours. To be called each quarter of the lease.
+    pub async fn renew(&self) {
+        let Inner { store, key, nonce, revision, message, .. } = &*self.0;
+        let leases = &store.0.leases;
+        let asked = boot_time();
+        // For the queue; it says nothing about who owns the task.
+        let _ = message.ack_with(AckKind::Progress).await;
+        match leases.update(key, nonce.clone().into(), revision.load(SeqCst)).await {
+            Ok(next) => {
+                revision.store(next, SeqCst);
+                self.proven(asked);
+            }
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => match leases.entry(key).await
+            {
+                // It was written, and the answer was lost.
+                Ok(Some(entry)) if entry.value.as_ref() == nonce.as_bytes() => {
+                    revision.store(entry.revision, SeqCst);
+                }
+                Ok(_) => self.0.lost.cancel(),
+                Err(_) => {}
+            },
+            // Not known: nothing is proven.
+            Err(_) => {}
+        }
+    }
+
+    /// Cancels [`NatsLease::lost`] if nothing may be started any more.
+    pub(crate) fn notice(&self) {
+        if !self.is_ours() {
+            self.0.lost.cancel();
+        }
+    }
+
+    /// The task has ended as `status` says: it leaves the queue, and its lease is free.
+    pub async fn finish(&self, status: &str) {
+        // What is lost here is found by the next worker that gets the task: its journal says that it has ended.
+        if self.0.store.note_outcome(&self.0.key, status).await.is_err() {
+            return;
+        }
+        let _ = self.0.message.double_ack().await;
+        let _ = self.0.store.0.leases.purge(&self.0.key).await;
+    }
+
+    /// Another worker may have the task at once.
+    pub(crate) async fn hand_back(&self) {
+        let Inner { store, key, revision, message, .. } = &*self.0;
+        let _ = store.0.leases.purge_expect_revision(key, Some(revision.load(SeqCst))).await;
+        let _ = message.ack_with(AckKind::Nak(None)).await;
+    }
+}
+
+/// Until when something may be started outside, if the task was ours at `asked`.
+fn until(asked: Duration, lease: Duration) -> u64 {
+    u64::try_from((asked + lease * 8 / 10).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A new lease takes the place of one that is too old, or of none.
+pub(super) enum Taken {
+    /// Its revision.
+    Ours { nonce: String, revision: u64 },
+    /// Another owner has it, for so long at least.
+    Held(Duration),
+}
+
+impl NatsStore {
+    /// How long ago a lease was renewed.
+    pub(super) fn age_of(&self, lease: &kv::Entry) -> Duration {
+        let created = lease.created.unix_timestamp_nanos() / 1_000_000;
+        let age = i128::from(self.server_millis()) - created;
+        Duration::from_millis(u64::try_from(age).unwrap_or_default())
+    }
+
+    pub(super) async fn take_lease(&self, key: &str) -> Taken {
+        let leases = &self.0.leases;
+        let Ok(old) = leases.entry(key).await else { return Taken::Held(Duration::from_secs(1)) };
+        let revision = match &old {
+            Some(entry) if entry.operation == kv::Operation::Put => {
+                let age = self.age_of(entry);
+                if age < self.lease_time() {
+                    return Taken::Held(self.lease_time().saturating_sub(age) + Duration::from_millis(100));
+                }
+                entry.revision
+            }
+            Some(entry) => entry.revision,
+            None => 0,
+        };
+        let nonce = nonce();
+        match leases.update(key, nonce.clone().into(), revision).await {
+            Ok(revision) => Taken::Ours { nonce, revision },
+            Err(_) => Taken::Held(Duration::from_secs(1)),
+        }
+    }
+}

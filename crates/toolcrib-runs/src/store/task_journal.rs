@@ -1,0 +1,173 @@
+//! The journal of one task, as the agents of the task use it.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{
+    history::{Diverged, History, StepState},
+    lease::Lease,
+    record::{Entry, Record, StepKey, StepKind},
+};
+use crate::{
+    config::Secrets,
+    error::{Error, Result},
+    task::{Outcome, Resumed, millis},
+};
+
+/// Records the steps of a task, and answers those that had ended before the run was interrupted. Clones are the same
+/// journal.
+#[derive(Clone, Debug)]
+pub struct TaskJournal(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    lease: Lease,
+    claimed: Instant,
+    secrets: Secrets,
+    // Std mutex: held for a look-up.
+    history: Mutex<History>,
+    reused: AtomicU32,
+    repeated: AtomicU32,
+    unknown: AtomicU32,
+}
+
+/// A step that an agent is about to make.
+#[derive(Debug)]
+pub struct JournaledStep {
+    key: StepKey,
+    pub state: StepState,
+}
+
+impl JournaledStep {
+    /// It may have run, and doing it again may do harm.
+    pub(crate) fn must_not_run(&self) -> bool {
+        self.state == StepState::Unknown && !self.key.kind.is_repeatable()
+    }
+}
+
+impl TaskJournal {
+    pub fn new(lease: impl Into<Lease>, history: History, secrets: Secrets) -> Self {
+        let (repeated, unknown) = (history.repeated.into(), history.given_up.into());
+        let (history, reused) = (Mutex::new(history), 0.into());
+        let (lease, claimed) = (lease.into(), Instant::now());
+        Self(Arc::new(Inner { lease, claimed, secrets, history, reused, repeated, unknown }))
+    }
+
+    pub fn secrets(&self) -> &Secrets {
+        &self.0.secrets
+    }
+
+    /// Whether steps are left that had ended before the run was interrupted: the agents still repeat what they did.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.history().finished_left() > 0
+    }
+
+    /// The work that was taken over so far. `None`: the task was not interrupted.
+    pub(crate) fn resumed(&self) -> Option<Resumed> {
+        let history = self.history();
+        let interruptions = history.claims.saturating_sub(1);
+        if interruptions == 0 {
+            return None;
+        }
+        let Inner { reused, repeated, unknown, .. } = &*self.0;
+        Some(Resumed {
+            interruptions,
+            before_ms: millis(history.worked),
+            reused: reused.load(Relaxed),
+            repeated: repeated.load(Relaxed),
+            unknown: unknown.load(Relaxed),
+        })
+    }
+
+    /// State of a step. `request` is a digest of all that decides its outcome.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when the journal has other steps of this agent at this point.
+    pub fn step(
+        &self,
+        agent: &str,
+        kind: StepKind,
+        server: Option<&str>,
+        request: String,
+    ) -> Result<JournaledStep> {
+        let mut history = self.history();
+        let key = history.key(agent, kind, server, request);
+        match history.take(&key) {
+            Ok(state) => {
+                match (&state, kind.is_repeatable()) {
+                    (StepState::New, _) => {}
+                    (StepState::Finished(_), _) => drop(self.0.reused.fetch_add(1, Relaxed)),
+                    (StepState::Unknown, true) => drop(self.0.repeated.fetch_add(1, Relaxed)),
+                    (StepState::Unknown, false) => drop(self.0.unknown.fetch_add(1, Relaxed)),
+                }
+                Ok(JournaledStep { key, state })
+            }
+            Err(Diverged) => Err(Error::input(
+                format!("the agent `{agent}` asked for something else than before the run was interrupted"),
+                Some(
+                    "its tools, its prompt or the configuration have changed: nothing was asked or called again; \
+                     begin a new run with --fresh"
+                        .to_owned(),
+                ),
+            )),
+        }
+    }
+
+    /// Records that a step starts.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: then it must not start.
+    pub async fn begin(&self, step: &JournaledStep) -> Result<()> {
+        self.0.lease.check()?;
+        // What may be repeated for nothing need not be known to have begun.
+        if step.key.kind == StepKind::SafeCall || step.must_not_run() {
+            return Ok(());
+        }
+        self.append(Record::Begin { step: step.key.clone() }).await?;
+        // The record may have waited for long.
+        self.0.lease.check()
+    }
+
+    /// Records how a step ended; `failed` as in [`Record::End`].
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub async fn end(&self, step: JournaledStep, mut outcome: Value, failed: bool) -> Result<()> {
+        self.0.secrets.hide_in(&mut outcome);
+        self.append(Record::End { step: step.key, outcome, failed }).await
+    }
+
+    async fn append(&self, record: Record) -> Result<()> {
+        self.0.lease.append(Entry::of_owner(record, self.0.claimed)).await
+    }
+
+    /// Whether calls of this server were made before the run was interrupted, so that what it kept in memory may be gone.
+    /// Said once.
+    pub(crate) fn take_lost_state(&self, server: &str) -> bool {
+        self.history().take_lost_state(server)
+    }
+
+    /// How long earlier owners have worked on the task.
+    pub(crate) fn worked(&self) -> Duration {
+        self.history().worked
+    }
+
+    /// Records that the task has ended; `result` as in [`Record::Done`].
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub async fn done(&self, status: Outcome, result: Option<Value>) -> Result<()> {
+        self.append(Record::Done { status: status.name().to_owned(), result }).await
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

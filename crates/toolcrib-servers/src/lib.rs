@@ -1,0 +1,42 @@
+//! Tool servers: their processes, how they are launched, one session with each, the tools of all, and the manager that owns
+//! them. Knows no models, no tasks and no files of runs.
+//!
+//! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the
+//! crates of toolcrib, and can change in any version.
+
+// A build of parts leaves some functions without a caller.
+#![cfg_attr(
+    not(all(
+        feature = "guard",
+        feature = "sandbox",
+        feature = "http",
+        feature = "builtin",
+        feature = "schema",
+        feature = "import"
+    )),
+    allow(dead_code, unused_imports)
+)]
+
+#[cfg(feature = "builtin")]
+#[doc(hidden)]
+pub mod builtin;
+pub mod catalog;
+#[doc(hidden)]
+pub mod launch;
+pub mod manager;
+pub mod process;
+pub mod session;
+pub mod start;
+pub mod trust;
+
+use toolcrib_core::{
+    background, bounded, cancel, config, duration, error, json_rpc, large, limit, retry, task, text, tool,
+    trace,
+};
+#[cfg(feature = "http")]
+use toolcrib_net::{http, oauth};
+
+pub use catalog::{CatalogEntry, ToolCatalog};
+pub use manager::{Loan, Manager, StartOptions, Toolbox};
+pub use session::{CallOptions, ServerStatus};
+pub use start::{ServerEvent, StartReport, StopReport};

@@ -1,0 +1,378 @@
+//! The handle that is lent out: calls, the catalog, the health of servers.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+
+use super::{call_observer::CallObserver, server_handle::ServerHandle};
+use crate::{
+    catalog::{CatalogEntry, CheckThreads, ToolCatalog},
+    config::Config,
+    error::{ConfigError, Error, Result, nearest},
+    large::WhoseWork,
+    session::{CallOptions, CallTerms, ServerStatus, Session, ToolListVersion},
+    tool::ToolResult,
+};
+
+/// A cheap handle on the tools of a [`Manager`](crate::Manager), for agents and callers. Does not keep anything
+/// alive.
+#[derive(Clone, Default)]
+pub struct Toolbox {
+    pub(super) shared: Arc<ToolboxState>,
+    /// The observer of the agent that calls, if it has one.
+    pub(super) observed: Option<Arc<dyn CallObserver>>,
+}
+
+#[derive(Default)]
+pub(super) struct ToolboxState {
+    // Both mutexes are held for a look or a swap only. The list is replaced as a whole, so that a holder sees one
+    // configuration.
+    handles: Mutex<Arc<[Arc<ServerHandle>]>>,
+    cached_catalog: Mutex<CachedCatalog>,
+    checks: CheckThreads,
+    /// Is notified when the list is replaced.
+    replaced: Notify,
+}
+
+/// The catalog, and what it was made of: handles, and the editions of their lists.
+#[derive(Default)]
+struct CachedCatalog {
+    made_of: Vec<(Arc<ServerHandle>, ToolListVersion)>,
+    catalog: Arc<ToolCatalog>,
+}
+
+impl Toolbox {
+    /// The tools of these servers.
+    pub(super) fn of(handles: Vec<Arc<ServerHandle>>) -> Self {
+        let toolbox = Self::default();
+        toolbox.set_handles(handles);
+        toolbox
+    }
+
+    /// The servers of this moment, in configuration order.
+    pub(super) fn handles(&self) -> Arc<[Arc<ServerHandle>]> {
+        lock(&self.shared.handles).clone()
+    }
+
+    pub(super) fn set_handles(&self, handles: Vec<Arc<ServerHandle>>) {
+        *lock(&self.shared.handles) = handles.into();
+        self.shared.replaced.notify_waiters();
+    }
+
+    /// The handle of a server.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`].
+    pub(super) fn handle(&self, server: &str) -> Result<Arc<ServerHandle>> {
+        let handles = self.handles();
+        handles.iter().find(|handle| handle.name.as_str() == server).cloned().ok_or_else(|| {
+            let suggestion = nearest(server, handles.iter().map(|handle| handle.name.as_str()));
+            Error::ServerNotFound { name: server.to_owned(), suggestion, known: vec![] }
+        })
+    }
+
+    /// How every configured server is at this moment, in configuration order. Read from the sessions
+    /// themselves, without waiting for anything.
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.handles().iter().map(|handle| handle.status()).collect()
+    }
+
+    /// The first `at` bytes of a text. If that cuts a secret in two, what is secret is hidden: half a secret is not
+    /// found any more when the text is written. Otherwise nothing is changed, as in a replay, which knows no secrets.
+    #[doc(hidden)]
+    pub fn cut(&self, text: &str, at: usize) -> String {
+        // All sessions know the secrets of the whole configuration, those from before a change perhaps fewer.
+        let handles = self.handles();
+        let known = handles.iter().filter_map(|handle| Some(handle.current_session()?.secrets()));
+        let secrets = known.reduce(|all, more| all.and(&more)).unwrap_or_default();
+        let (begun, rest) = text.split_at(at);
+        if secrets.hide(begun) + &secrets.hide(rest) == secrets.hide(text) {
+            begun.to_owned()
+        } else {
+            secrets.hide_cut(begun)
+        }
+    }
+
+    /// Waits until a server that is being started is there.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], or [`Error::Cancelled`] after the end.
+    #[doc(hidden)]
+    pub async fn await_server(&self, server: &str) -> Result<Arc<Session>> {
+        let session = self.handle(server)?.session().await?;
+        if session.is_closed() { Err(Error::Cancelled) } else { Ok(session) }
+    }
+
+    /// Like [`Toolbox::await_server`], for a caller that does not need the tools yet: they are read afterwards.
+    ///
+    /// # Errors
+    /// The errors of [`Toolbox::await_server`].
+    #[doc(hidden)]
+    pub async fn await_ready(&self, server: &str) -> Result<()> {
+        let wait = async { self.await_server(server).await.map(drop) };
+        match &self.observed {
+            Some(observed) => observed.ready(server, Box::pin(wait)).await,
+            None => wait.await,
+        }
+    }
+
+    /// The session of a server, started if it was parked.
+    ///
+    /// # Errors
+    /// The errors of [`Toolbox::await_server`], and why it did not start.
+    #[doc(hidden)]
+    pub async fn awake(&self, server: &str) -> Result<Arc<Session>> {
+        let session = self.await_server(server).await?;
+        if session.is_parked() {
+            session.start_parked().await?;
+        }
+        Ok(session)
+    }
+
+    /// The session of a server that is there now, parked or not.
+    #[doc(hidden)]
+    pub fn current_session(&self, server: &str) -> Option<Arc<Session>> {
+        self.handle(server).ok()?.current_session()
+    }
+
+    /// Waits until each server that is there and not shared can be lent: for a moment after its start it cannot.
+    #[doc(hidden)]
+    pub async fn await_pools(&self) {
+        let unpooled = |handle: &Arc<ServerHandle>| {
+            let session = handle.current_session().filter(|session| !session.is_closed());
+            handle.pool().is_none() && session.is_some_and(|it| it.scope() != crate::config::Scope::Shared)
+        };
+        loop {
+            let mut replaced = std::pin::pin!(self.shared.replaced.notified());
+            replaced.as_mut().enable();
+            if !self.handles().iter().any(unpooled) {
+                return;
+            }
+            replaced.await;
+        }
+    }
+
+    /// The sessions that are there now, and whether each is of one borrower alone.
+    #[doc(hidden)]
+    pub fn sessions(&self) -> Vec<(Arc<Session>, bool)> {
+        let sessions =
+            self.handles().iter().filter_map(|handle| handle.current_session()).collect::<Vec<_>>();
+        let own = |session: &Arc<Session>| session.scope() != crate::config::Scope::Shared;
+        sessions.into_iter().map(|session| (session.clone(), own(&session))).collect()
+    }
+
+    /// The names of all servers, in configuration order.
+    #[doc(hidden)]
+    pub fn names(&self) -> Vec<crate::tool::ServerName> {
+        self.handles().iter().map(|handle| handle.name.clone()).collect()
+    }
+
+    /// Checks the arguments of a call against the tool's schema.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`].
+    #[doc(hidden)]
+    pub async fn check(&self, entry: &CatalogEntry, arguments: &Arc<Value>) -> Result<()> {
+        match entry.begin_check_of(arguments, &self.shared.checks)? {
+            Some(rest) => rest.await,
+            None => Ok(()),
+        }
+    }
+
+    /// `arguments` in a form that fits the tool's schema, if there is one: see [`CatalogEntry::made_to_fit`]. `whose` they
+    /// are, and their length as a text.
+    #[doc(hidden)]
+    pub async fn made_to_fit(
+        &self,
+        entry: &Arc<CatalogEntry>,
+        arguments: &Arc<Value>,
+        whose: (WhoseWork, usize),
+    ) -> Option<Arc<Value>> {
+        entry.made_to_fit(arguments, &self.shared.checks, whose).await
+    }
+
+    /// Waits until each server is there or has failed.
+    #[doc(hidden)]
+    pub async fn await_all(&self) {
+        for handle in self.handles().iter() {
+            // Why one is not there is asked elsewhere.
+            let _ = handle.session().await;
+        }
+    }
+
+    /// All tools at this moment, in stable order. Made anew only after a server was restarted or the
+    /// configuration changed.
+    pub fn catalog(&self) -> Arc<ToolCatalog> {
+        match &self.observed {
+            Some(observed) => observed.catalog(&|| self.live_catalog()),
+            None => self.live_catalog(),
+        }
+    }
+
+    fn live_catalog(&self) -> Arc<ToolCatalog> {
+        let there: Vec<_> = self
+            .handles()
+            .iter()
+            .filter_map(|handle| {
+                let session = handle.current_session()?;
+                Some((handle.clone(), session.edition()?, session))
+            })
+            .collect();
+        let mut cached_catalog = lock(&self.shared.cached_catalog);
+        let current = cached_catalog.made_of.len() == there.len()
+            && there
+                .iter()
+                .zip(&cached_catalog.made_of)
+                .all(|((handle, edition, _), (then, of))| Arc::ptr_eq(handle, then) && edition == of);
+        if !current {
+            let mut made_of = Vec::with_capacity(there.len());
+            let mut denied = Vec::new();
+            let mut checks = std::collections::HashMap::new();
+            let lists = there.into_iter().filter_map(|(handle, _, session)| {
+                let (edition, tools) = session.tools()?;
+                let name = handle.name.clone();
+                denied.push((name.clone(), session.denied_tools()));
+                checks.insert(name.clone(), session.argument_check());
+                made_of.push((handle, edition));
+                Some((name, tools))
+            });
+            let catalog = ToolCatalog::new(lists);
+            let check = |server: &crate::tool::ServerName| checks.get(server).copied().unwrap_or_default();
+            let catalog = Arc::new(catalog.with_argument_checks(check).with_denied(denied));
+            *cached_catalog = CachedCatalog { made_of, catalog };
+        }
+        cached_catalog.catalog.clone()
+    }
+
+    /// The rules of `config` that concern none of the tools that there are, each with its place and what was probably
+    /// meant. Rules that may concern a server without a list of its tools are not judged.
+    pub fn unused_rules(&self, config: &Config) -> Vec<ConfigError> {
+        if config.named.is_empty() {
+            return Vec::new();
+        }
+        let listed =
+            |handle: &Arc<ServerHandle>| Some((handle.name.clone(), handle.current_session()?.all_tools()?));
+        config.named.unused(&self.handles().iter().filter_map(listed).collect())
+    }
+
+    /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
+    ///
+    /// A server that is being started is waited for.
+    ///
+    /// # Errors
+    /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ToolDenied`],
+    /// [`Error::ArgumentsInvalid`], [`Error::CallDenied`]: nothing was sent.
+    /// [`Error::CallTimeout`], [`Error::CallRefused`], and [`Error::Server`] with `protocol_mismatch` for an answer
+    /// that cannot be used: the session goes on. [`Error::Server`] with `outcome_unknown`: it goes on too, and the call may
+    /// have run; with `session_lost` or `stdout_garbage`: says whether it may have. [`Error::Cancelled`]: the server was stopped before the call reached it.
+    ///
+    /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
+    pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
+        let session = self.await_server(server).await?;
+        // What it lists now counts, not what it listed once.
+        if session.is_parked() {
+            session.wake(tool, None).await?;
+        }
+        let entry = self.entry(server, &session, tool)?;
+        self.call_entry(&entry, &arguments, &CallOptions::default()).await
+    }
+
+    /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
+    fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
+        let known = {
+            let cached_catalog = lock(&self.shared.cached_catalog);
+            let same = |(handle, edition): &(Arc<ServerHandle>, ToolListVersion)| {
+                let theirs = handle.name.as_str() == server && session.edition() == Some(*edition);
+                theirs && handle.current_session().is_some_and(|here| Arc::ptr_eq(&here, session))
+            };
+            cached_catalog.made_of.iter().any(same).then(|| cached_catalog.catalog.clone())
+        };
+        known.unwrap_or_else(|| self.live_catalog()).find(server, tool).cloned()
+    }
+
+    /// Calls a tool of the catalog.
+    ///
+    /// # Errors
+    /// The errors of [`Toolbox::call`], and [`Error::CallCancelled`] when the token of `options` was cancelled.
+    ///
+    /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
+    pub async fn call_entry(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        options: &CallOptions,
+    ) -> Result<ToolResult> {
+        match &options.cancel {
+            None => self.observed_call(entry, arguments, options).await,
+            // Boxed, here and below: else the future of every call would have room for two.
+            Some(token) => {
+                let call = Box::pin(self.observed_call(entry, arguments, options));
+                token.run_until_cancelled(call).await.unwrap_or_else(|| {
+                    let (server, tool) = (entry.server.clone(), entry.tool.name.clone());
+                    Err(Error::CallCancelled { server, tool })
+                })
+            }
+        }
+    }
+
+    async fn observed_call(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        options: &CallOptions,
+    ) -> Result<ToolResult> {
+        match &self.observed {
+            None => self.call_live(entry, arguments, options).await,
+            Some(observed) => {
+                observed.call(entry, arguments, Box::pin(self.call_live(entry, arguments, options))).await
+            }
+        }
+    }
+
+    async fn call_live(
+        &self,
+        entry: &CatalogEntry,
+        arguments: &Map<String, Value>,
+        options: &CallOptions,
+    ) -> Result<ToolResult> {
+        let ReadySession { session, limit, started } = self.ready_session(entry, options.timeout).await?;
+        if !options.unchecked {
+            // One that was started may have another schema by now.
+            let listed = if started { Some(self.live_catalog()) } else { None };
+            let entry = match &listed {
+                Some(catalog) => catalog.find(entry.server.as_str(), &entry.tool.name)?,
+                None => entry,
+            };
+            if let Some(rest) = entry.begin_check(arguments, &self.shared.checks)? {
+                rest.await?;
+            }
+        }
+        let terms = CallTerms { limit, progress: options.progress.as_ref(), exact: Some(&options.exact) };
+        session.call(&entry.tool.name, entry.tool.annotations, arguments, terms).await
+    }
+
+    /// The session of a tool, started if it was parked.
+    async fn ready_session(&self, entry: &CatalogEntry, limit: Option<Duration>) -> Result<ReadySession> {
+        let session = self.handle(entry.server.as_str())?.session().await?;
+        let started = session.is_parked();
+        let limit = if started { session.wake(&entry.tool.name, limit).await? } else { limit };
+        Ok(ReadySession { session, limit, started })
+    }
+}
+
+/// A session that is not parked.
+struct ReadySession {
+    session: Arc<Session>,
+    /// The rest of the limit that the caller gave.
+    limit: Option<Duration>,
+    /// Whether it was parked.
+    started: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

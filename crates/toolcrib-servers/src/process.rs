@@ -1,0 +1,150 @@
+//! Child processes: how one ended, and what this machine can promise about ending them.
+//!
+//! A server's process belongs to its [`Manager`](crate::Manager). Public here are how it ended ([`StopOutcome`]), how far a
+//! teardown reaches ([`TeardownScope`], [`Support`]; docs/teardown.md), and checks that start nothing.
+//!
+//! The processes themselves are started, watched and ended by the crate `toolcrib-guard`. This module adds what that crate does
+//! not know: [`StdioConfig`], [`Secrets`], this crate's errors, and help in the words of the configuration.
+//!
+//! # Example
+//! ```
+//! # use toolcrib_servers as toolcrib;
+//! use toolcrib::process::{Support, TeardownScope};
+//!
+//! match Support::detect().teardown_scope {
+//!     TeardownScope::Guard { .. } => println!("servers end with this program, however it ends"),
+//!     TeardownScope::Group { because } => println!("process groups only: {because}"),
+//!     _ => {}
+//! }
+//! ```
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+#[doc(hidden)]
+pub use toolcrib_guard::{
+    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, Template, describe,
+    inspect::{
+        Activity, ENVIRONMENT_MAX, activity, beginning, cpu_time, own_memory, usage_of_descendants,
+        usage_of_groups, usage_of_trees,
+    },
+    lines::{Line, LinePosition, LineReader, LineWriter, MAX_LINE, Traffic, WriteError},
+    marks::{
+        MARKER, is_guarded_or_gone, leftovers, marked_processes, new_mark, owner_is_gone, reap_leftovers,
+        replace_guards, sweep_short_marked, thaw_marked, wake_guards,
+    },
+    peer::{is_of_this_user, is_sandboxed},
+    this_process::{Detached, leave_session},
+};
+use toolcrib_guard::{ProcessSpec, SpawnErrorKind};
+pub use toolcrib_guard::{StopOutcome, Support, TeardownScope, inspect::ProcessUsage, marks::Leftover};
+
+use crate::{
+    config::{Secrets, StdioConfig, StopGrace},
+    error::Error,
+};
+
+/// Starts the process of a server. `secrets` are hidden in what it writes to its standard error.
+#[doc(hidden)]
+pub async fn spawn(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    grace: StopGrace,
+    secrets: &Secrets,
+) -> Result<(Process, Pipes), SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.spawn(&spec, grace).await.map_err(|error| explained(error, config))
+}
+
+/// Starts a template, which servers are forked from. `secrets` are hidden in what it writes to its standard error.
+pub(crate) async fn start_template(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    secrets: &Secrets,
+) -> Result<Template, SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.start_template(&spec).await.map_err(|error| explained(error, config))
+}
+
+/// Starts a server like [`spawn`], but forks it from `template` within `limit`, with `name` in lists of processes. `config` has
+/// the command line that an ordinary start would show.
+#[doc(hidden)]
+pub async fn fork(
+    config: &StdioConfig,
+    supervisor: &Supervisor,
+    (template, name, limit): (&Template, &str, Duration),
+    grace: StopGrace,
+    secrets: &Secrets,
+) -> Result<(Process, Pipes), SpawnError> {
+    let mut spec = spec(config);
+    spec.redact = Arc::new(secrets.clone());
+    supervisor.spawn_from(template, &spec, name, limit, grace).await.map_err(|error| explained(error, config))
+}
+
+/// The path of the program: as given if it has a folder, else the first match in the server's own `PATH`.
+pub(crate) fn program_path(config: &StdioConfig) -> Result<PathBuf, SpawnError> {
+    toolcrib_guard::program_path(&spec(config)).map_err(|error| explained(error, config))
+}
+
+/// The program that a server would be started with.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn find_program(config: &StdioConfig) -> Result<PathBuf, Error> {
+    toolcrib_guard::find_program(&spec(config)).map_err(|error| input_error(error, config))
+}
+
+/// Whether the sandbox and the budgets of `config` can be held here, as far as looking tells. Starts and changes
+/// nothing.
+///
+/// # Errors
+/// What cannot be held, and what to do about it: as its start would say.
+pub fn check_bounds(config: &StdioConfig, scope: &TeardownScope) -> Result<(), Error> {
+    toolcrib_guard::check_bounds(&spec(config), scope).map_err(|error| input_error(error, config))
+}
+
+fn spec(config: &StdioConfig) -> ProcessSpec {
+    let mut spec = ProcessSpec::new(&config.command, config.args.clone(), &config.cwd);
+    spec.env = config.env.clone();
+    spec.limits = config.limits;
+    spec.sandbox.clone_from(&config.sandbox);
+    spec
+}
+
+/// Adds help that names what a user of toolcrib writes.
+fn explained(mut error: SpawnError, config: &StdioConfig) -> SpawnError {
+    match error.kind {
+        // That of the command line always has a PATH unless its user took it away: most often an embedder passed an
+        // empty `Env`.
+        SpawnErrorKind::NoPath => {
+            let name = config.command.display();
+            error.help = Some(format!(
+                "give it one: load the configuration with `Env::process()`, call `set_env(\"PATH\", ...)`, or write \
+                 `env = {{ PATH = \"...\" }}`; or give the full path of `{name}`"
+            ));
+        }
+        SpawnErrorKind::Guard => {
+            error.help = Some("to start it without a guard, set `guard = \"off\"` in [defaults]".to_owned());
+        }
+        _ => {}
+    }
+    error
+}
+
+fn input_error(error: SpawnError, config: &StdioConfig) -> Error {
+    let SpawnError { what, help, .. } = explained(error, config);
+    Error::input(what, help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_without_path_gets_help_in_our_words() {
+        let config = StdioConfig::new("npx", vec![], "/");
+        let help = program_path(&config).unwrap_err().help.unwrap();
+        assert!(help.contains("Env::process()") && !help.contains("install"), "{help}");
+    }
+}

@@ -1,0 +1,499 @@
+//! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
+
+pub(super) mod accept_tools;
+#[cfg(feature = "builtin")]
+mod builtin_server;
+pub(super) mod facts;
+pub(super) mod failure;
+pub(super) mod handshake;
+pub(super) mod launching;
+mod phases;
+pub(super) mod sandbox_help;
+pub(super) mod templating;
+pub(super) mod tool_list;
+pub(super) mod tool_page;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant, SystemTime},
+};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio::time::{timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::phases::Phases;
+use self::{
+    accept_tools::{AcceptedTools, ToolListCheck},
+    facts::ServerFacts,
+    failure::{Cause, Failure},
+    handshake::{Agreement, Era, Refusal, negotiate},
+    phases::PhaseClock,
+    templating::{Spawning, StartHints},
+    tool_list::{ReadList, ToolList, follow, tools_of},
+};
+use super::{
+    SessionEvent, SessionObserver,
+    recovery::health::Health,
+    remote::{Opened, Remote, RemoteClients, RemoteSession},
+    result::{outputs::Outputs, truncate::Truncator},
+    server_messages::{ClientIdentity, ClientSide},
+    stdio::{reader::StdioReader, rpc_client::RpcClient},
+    transport::Transport,
+    wire_log::{Listeners, WireLog},
+};
+#[cfg(feature = "http")]
+use crate::oauth::Authorizations;
+use crate::{
+    cancel::CancellationToken,
+    catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
+    config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
+    error::Phase,
+    json_rpc::RawObject,
+    launch::{
+        LaunchReport, Launcher,
+        template::{Counted, Planned, Templates},
+    },
+    process::{self, ExitWatch, Pipes, Process, Supervisor},
+    task::PageExtractor,
+    tool::ServerName,
+};
+
+/// How long the last words of a server that has left are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// State that all connections of one manager share.
+#[derive(Clone)]
+pub struct ConnectContext {
+    /// Starts and ends all processes of the manager.
+    pub supervisor: Supervisor,
+    /// Secrets that are hidden in everything quoted from servers.
+    pub secrets: Secrets,
+    /// HTTP clients for servers behind a URL.
+    pub http: RemoteClients,
+    /// Access to the servers that ask for it.
+    #[cfg(feature = "http")]
+    pub(crate) authorizations: Authorizations,
+    /// Gets the events of a session after its start.
+    pub on_event: SessionObserver,
+    /// Whether stderr lines of servers are reported as events.
+    pub follow_stderr: bool,
+    /// Listeners that see every message on the wire.
+    pub listeners: Listeners,
+    /// Files for results that are too long.
+    pub outputs: Outputs,
+    /// Remembers tool lists from one start to the next. `None`: they are forgotten.
+    pub cache: Option<CatalogCache>,
+    /// Lockfile that the tools of all servers must agree with.
+    pub lock: Option<Arc<LockFile>>,
+    /// Reads pages for the built-in `fetch`.
+    pub(crate) extractor: Option<Arc<dyn PageExtractor>>,
+    /// Knows what package runners start.
+    pub launcher: Launcher,
+    /// Templates that Python servers are forked from.
+    pub templates: Templates,
+    /// Identity of this client towards the servers.
+    pub client: ClientSide,
+    /// Values for the variables of a task. `None`: servers that use such variables cannot be started.
+    pub task: Option<Arc<TaskValues>>,
+}
+
+impl ConnectContext {
+    /// `config` with the values of its task, where it has variables.
+    fn of_task(&self, config: &ServerConfig) -> Result<Option<Box<ServerConfig>>, Failure> {
+        match &self.task {
+            _ if !config.varies_by_task() => Ok(None),
+            Some(values) => Ok(Some(Box::new(config.of_task(values)))),
+            None => {
+                let what = "its settings name the task or the run, and there is none".to_owned();
+                let help = "use it with `toolcrib run`, which starts it for each task".to_owned();
+                Err(Failure::spawn(what, Some(help)))
+            }
+        }
+    }
+
+    fn new_wire_log(&self, server: &ServerName) -> WireLog {
+        WireLog {
+            listeners: self.listeners.clone(),
+            server: server.clone(),
+            secrets: self.secrets.clone(),
+            tell: self.on_event.clone(),
+        }
+    }
+}
+
+/// The result of `initialize` or of `server/discover`, as the server wrote it.
+pub type ServerHello = Arc<RawObject>;
+
+/// A live connection. Dropping it kills its process.
+pub(super) struct Connection {
+    pub(super) link: TransportOwner,
+    pub(super) process: Option<Process>,
+    pub(super) health: Health,
+    pub(super) tools: Arc<ToolList>,
+    /// The program behind it, in its own words.
+    pub(super) software: Option<Arc<ServerSoftware>>,
+    /// How the first list differs from the one that was remembered.
+    pub(super) changes: Option<Arc<ToolChanges>>,
+    pub(super) era: Era,
+    /// Its answer to `initialize` or `server/discover`.
+    pub(super) hello: ServerHello,
+    /// `server/discover` was left out, or the server did not answer it.
+    pub(super) mute: bool,
+    pub(super) version: String,
+    pub(super) phases: Phases,
+    /// Cancelled when the connection has ended, for any reason.
+    pub(super) gone: CancellationToken,
+    /// When it stood.
+    pub(super) since: Instant,
+    /// How the package runner was resolved, for a server behind one.
+    pub(super) launch: Option<LaunchReport>,
+    /// Its process was forked from a template.
+    pub(super) is_forked: bool,
+    /// Why not, if it could have been.
+    pub(super) not_forked: Option<String>,
+    /// How it could have been, and its place among the servers that could.
+    pub(super) planned: Option<(Arc<Planned>, Counted)>,
+    /// Tasks that run beside the connection: the in-memory server if it is one, the check for stalls, and the update of the
+    /// tool list.
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Connection {
+    /// Duration of the start, without the wait for its turn. `None`: the process was forked.
+    pub(super) fn took(&self) -> Option<Duration> {
+        Some(self.phases.took()).filter(|_| !self.is_forked)
+    }
+}
+
+/// Owns the transport of a connection. Dropping it ends the connection.
+pub(super) enum TransportOwner {
+    /// Lines, and the task that reads them.
+    Lines {
+        client: RpcClient,
+        _reading: AbortOnDropHandle<()>,
+    },
+    Remote(RemoteSession),
+}
+
+impl TransportOwner {
+    pub(super) fn transport(&self) -> Transport {
+        match self {
+            Self::Lines { client, .. } => Transport::Lines(client.clone()),
+            Self::Remote(session) => Transport::Remote(session.client()),
+        }
+    }
+
+    /// Whether requests are under way to a remote server.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Self::Remote(session) if session.client().is_busy())
+    }
+
+    /// Ends the connection; a remote server is told so within `limit`.
+    pub(super) async fn close(self, limit: Duration) {
+        if let Self::Remote(session) = self {
+            session.close(limit).await;
+        }
+    }
+}
+
+/// A server's process after its creation.
+pub struct SpawnedProcess {
+    /// The ancestor of all that the server starts: its guard or itself.
+    pub root: u32,
+    /// Set when the server writes its first byte.
+    pub first_byte: Arc<OnceLock<Instant>>,
+    /// The server's own.
+    pub server: Option<ServerProcess>,
+}
+
+/// The process of a server, for code that does not own it.
+#[derive(Clone)]
+pub struct ServerProcess {
+    pub(super) pid: u32,
+    pub(super) exit: ExitWatch,
+}
+
+impl ServerProcess {
+    pub(super) fn of(process: &Process) -> Self {
+        Self { pid: process.pid(), exit: process.exit_watch() }
+    }
+}
+
+/// Called for each process that a start creates.
+pub type OnProcess<'a> = &'a (dyn Fn(SpawnedProcess) + Sync);
+
+/// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `list_check`. Everything
+/// that was begun is ended before an error returns.
+async fn connect_as_configured(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
+) -> Result<Connection, Failure> {
+    let of_task = connect_context.of_task(config)?;
+    let (configured, config) = (config, of_task.as_deref().unwrap_or(config));
+    let known = known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy));
+    if let Some(planned) = templating::plan(config, configured, connect_context, hints).await {
+        let connecting =
+            templating::connect(config, connect_context, list_check, known, on_process, planned, hints.turn);
+        // Its future is large, and most servers have no template.
+        let connecting: BoxFuture<'_, _> = Box::pin(connecting);
+        return connecting.await;
+    }
+    let deadline = Instant::now() + config.startup_timeout;
+    in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await
+}
+
+/// Connects to `config` until `deadline`, in whichever era it answers.
+async fn in_its_era(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    deadline: Instant,
+    on_process: OnProcess<'_>,
+    spawning: Option<&Spawning<'_>>,
+) -> Result<Connection, Failure> {
+    match attempt(config, connect_context, list_check, known, deadline, on_process, spawning).await {
+        // A server of the old era may leave at the sight of a question it does not know.
+        Err(failure) if known.is_none() && failure.left_at_probe => {
+            tracing::info!(server = %config.name, "the server ended at `server/discover`: it is started again with `initialize`");
+            attempt(config, connect_context, list_check, Some(Era::Legacy), deadline, on_process, spawning)
+                .await
+        }
+        // What it spoke once it may speak no more.
+        Err(failure) if known.is_some() && failure.is_misunderstanding() => {
+            tracing::info!(server = %config.name, "speaks another revision than before");
+            attempt(config, connect_context, list_check, None, deadline, on_process, spawning).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn attempt(
+    config: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    deadline: Instant,
+    on_process: OnProcess<'_>,
+    spawning: Option<&Spawning<'_>>,
+) -> Result<Connection, Failure> {
+    let mut clock = PhaseClock::new();
+    let truncator = Truncator::new(config, &connect_context.outputs);
+    let tap = connect_context.new_wire_log(&config.name);
+    let ClientSide { identity, messages } = &connect_context.client;
+    let messages = messages.clone();
+    match &config.endpoint {
+        Endpoint::Stdio(spec) => {
+            let ((process, pipes), deadline) = match spawning {
+                Some(spawning) => spawning.spawn(spec, config, connect_context, deadline).await?,
+                None => (spawn(spec, config, connect_context, deadline).await?, deadline),
+            };
+            let server = Some(ServerProcess::of(&process));
+            on_process(SpawnedProcess {
+                root: process.root(),
+                first_byte: pipes.reader.first_byte(),
+                server,
+            });
+            let (template, queue) = spawning.map(Spawning::waited).unwrap_or_default();
+            clock.spawned_after(pipes.reader.first_byte(), template, queue);
+            if connect_context.follow_stderr {
+                let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
+                process.stderr().set_listener(move |line| tell(&name, SessionEvent::Wrote { line }));
+            }
+            let health = Health::new(&pipes, Some(&process), &connect_context.secrets);
+            let transport =
+                StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap, messages);
+            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
+                Ok(opened) => Ok(clock.connection(opened, list_check, Some(process), health, None)),
+                Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
+            }
+        }
+        #[cfg(not(feature = "builtin"))]
+        Endpoint::Builtin { name, .. } => Err(Failure::without_builtins(name)),
+        #[cfg(feature = "builtin")]
+        Endpoint::Builtin { name, args, base } => {
+            let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
+                .map_err(|why| Failure::spawn(why, None))?;
+            clock.spawned(pipes.reader.first_byte());
+            let health = Health::new(&pipes, None, &connect_context.secrets);
+            let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap, messages);
+            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
+                Ok(opened) => Ok(clock.connection(opened, list_check, None, health, Some(task))),
+                Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
+            }
+        }
+        Endpoint::Http(endpoint) => {
+            clock.spawned(Arc::default());
+            let health = Health::remote(&connect_context.secrets);
+            let parts = (health.clone(), truncator, tap);
+            let remote =
+                Remote::new(endpoint, connect_context, parts).map_err(|why| Failure::spawn(why, None))?;
+            // Its future is large, and most servers are not remote.
+            let connecting: BoxFuture<'_, _> =
+                Box::pin(over_http(&remote, list_check, known, deadline, &mut clock));
+            match connecting.await {
+                Ok(opened) => {
+                    let era = handshake::era_of(&opened.facts.version);
+                    let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
+                    let looking = remote.look_for_stalls(opened.link.transport(), era, name, tell);
+                    Ok(clock.connection(opened, list_check, None, health, looking))
+                }
+                Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
+            }
+        }
+    }
+}
+
+/// Starts the process of `config` the ordinary way, until `deadline`.
+async fn spawn(
+    spec: &StdioConfig,
+    config: &ServerConfig,
+    ConnectContext { supervisor, secrets, .. }: &ConnectContext,
+    deadline: Instant,
+) -> Result<(Process, Pipes), Failure> {
+    timeout_at(deadline.into(), process::spawn(spec, supervisor, config.stop, secrets))
+        .await
+        .map_err(|_| Failure::without_process(Phase::Spawn, Cause::Timeout, config))?
+        .map_err(|error| Failure::spawn(error.what, error.help))
+}
+
+type Broken = (Phase, Cause);
+
+/// A session that stands.
+struct OpenedSession {
+    link: TransportOwner,
+    facts: Arc<ServerFacts>,
+    hello: ServerHello,
+    changed: Arc<Notify>,
+    gone: CancellationToken,
+    tools: Arc<ToolList>,
+    oddities: Vec<String>,
+    software: Option<Arc<ServerSoftware>>,
+    changes: Option<Arc<ToolChanges>>,
+    mute: bool,
+}
+
+async fn over_lines(
+    transport: StdioReader,
+    list_check: &ToolListCheck,
+    (known, identity): (Option<Era>, &ClientIdentity),
+    deadline: Instant,
+    clock: &mut PhaseClock,
+) -> Result<OpenedSession, Broken> {
+    let (client, changed, gone) = (transport.client(), transport.changed(), transport.gone());
+    #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+    let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
+    let link = TransportOwner::Lines { client: client.clone(), _reading: reading };
+    let agreed = timeout_at(deadline.into(), negotiate(&client, known, identity))
+        .await
+        .map_err(|_| (clock.waiting_for(), Cause::Timeout))?;
+    let Agreement { facts, hello, mute } = match agreed {
+        Ok(agreement) => agreement,
+        Err(Refusal::Closed) => {
+            last_words(&gone).await;
+            return Err((Phase::Handshake, Cause::Closed));
+        }
+        Err(Refusal::Refused(why)) => return Err((Phase::Handshake, Cause::Protocol(why))),
+    };
+    clock.agreed();
+    if handshake::era_of(&facts.version) == Era::Modern {
+        client.set_meta(handshake::client_context(identity));
+    }
+    let opened = listed((link, facts, hello, changed), gone, list_check, deadline, clock).await?;
+    Ok(OpenedSession { mute, ..opened })
+}
+
+/// Waits until what a server wrote last was read: it may say why it left. Without this, the connection would be dropped
+/// before.
+async fn last_words(gone: &CancellationToken) {
+    let _ = timeout(LAST_WORDS, gone.cancelled()).await;
+}
+
+async fn over_http(
+    remote: &Remote<'_>,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    deadline: Instant,
+    clock: &mut PhaseClock,
+) -> Result<OpenedSession, Broken> {
+    let opened = timeout_at(deadline.into(), remote.open(known, deadline))
+        .await
+        .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
+        .map_err(|cause| (Phase::Handshake, cause))?;
+    clock.agreed();
+    let Opened { session, facts, hello, changed, gone } = opened;
+    listed((TransportOwner::Remote(session), facts, hello, changed), gone, list_check, deadline, clock).await
+}
+
+async fn listed(
+    (link, facts, hello, changed): (TransportOwner, Arc<ServerFacts>, ServerHello, Arc<Notify>),
+    gone: CancellationToken,
+    list_check: &ToolListCheck,
+    deadline: Instant,
+    clock: &mut PhaseClock,
+) -> Result<OpenedSession, Broken> {
+    let fail = |cause| (Phase::List, cause);
+    let listing = tools_of(&link.transport(), &facts, deadline).await;
+    if matches!(listing, Err(Cause::Closed)) {
+        last_words(&gone).await;
+    }
+    let ReadList { mut listing, oddities } = listing.map_err(fail)?;
+    let AcceptedTools { tools, changes, oddities: of_list } =
+        list_check.take(&mut listing, oddities).map_err(fail)?;
+    clock.listed();
+    let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
+    let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
+    let oddities = facts.oddities.iter().cloned().chain(of_list).collect();
+    Ok(OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute: false })
+}
+
+impl PhaseClock {
+    fn connection(
+        &self,
+        opened: OpenedSession,
+        list_check: &ToolListCheck,
+        process: Option<Process>,
+        health: Health,
+        beside: Option<AbortOnDropHandle<()>>,
+    ) -> Connection {
+        let OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute } =
+            opened;
+        health.said_oddly(oddities);
+        let era = handshake::era_of(&facts.version);
+        let told = !facts.told_lists.is_empty();
+        // The old era tells without being asked. Over HTTP a call may be refused for an old list in the new one.
+        let heard = era == Era::Legacy || told || matches!(link, TransportOwner::Remote(_));
+        let version = facts.version.to_string();
+        let following = heard.then(|| {
+            let work = follow(link.transport(), facts, tools.clone(), list_check.clone(), changed, era);
+            #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
+            AbortOnDropHandle::new(tokio::spawn(work))
+        });
+        Connection {
+            process,
+            health,
+            _tasks: beside.into_iter().chain(following).collect(),
+            tools,
+            software,
+            changes,
+            era,
+            hello,
+            mute,
+            version,
+            phases: self.phases(),
+            link,
+            gone,
+            since: self.listed,
+            launch: None,
+            is_forked: false,
+            not_forked: None,
+            planned: None,
+        }
+    }
+}
