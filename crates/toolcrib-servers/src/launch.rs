@@ -171,12 +171,12 @@ fn replaceable_runner(spec: &StdioConfig) -> Option<Runner> {
 
 impl Launch {
     /// The start that replaces `spec`. `None`: it is not known.
-    pub fn direct(&self, spec: &StdioConfig) -> Option<StdioConfig> {
+    pub(crate) fn direct(&self, spec: &StdioConfig) -> Option<StdioConfig> {
         self.known.as_ref()?.applied_to(spec)
     }
 
     /// The report of a server that was started directly.
-    pub fn report(&self) -> LaunchReport {
+    pub(crate) fn report(&self) -> LaunchReport {
         let known = self.known.as_ref();
         LaunchReport {
             runner: self.runner.name.into(),
@@ -190,13 +190,13 @@ impl Launch {
     }
 
     /// The program did not come up without its runner.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.store.remove(&self.key);
     }
 
     /// Looks at what the runner, which is `live`, has started, and keeps it, without any of `secrets`. The server must
     /// be ready; that `took` so long.
-    pub fn observe(
+    pub(crate) fn observe(
         &self,
         spec: &StdioConfig,
         secrets: &Secrets,

@@ -198,7 +198,7 @@ pub(crate) struct Starter {
 
 impl Starter {
     /// `cache` is the folder of the history of earlier starts; without one there is none.
-    pub fn new(
+    pub(crate) fn new(
         jobs: StartJobs,
         cache: Option<&Path>,
         connect_context: ConnectContext,
@@ -221,7 +221,7 @@ impl Starter {
     }
 
     /// Writes down what was learnt about the servers, for the next start.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.history.save();
     }
 
@@ -265,7 +265,7 @@ impl Starter {
 
     /// Starts one server, and tells `on_turn` when it is its turn and whether it may have to be installed.
     /// Dropping the future ends its process, and so does `give_up`.
-    pub async fn start(
+    pub(crate) async fn start(
         &self,
         name: &ServerName,
         entry: &ServerEntry,

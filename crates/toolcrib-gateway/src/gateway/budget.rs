@@ -357,6 +357,7 @@ impl Drop for OwnServers {
 }
 
 /// Why nothing more is held for an owner.
+#[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BudgetFull {
     /// It holds too much.

@@ -50,7 +50,7 @@ impl ClientRequest {
     ///
     /// # Errors
     /// There is no room for it.
-    pub fn count(&mut self, budget: &Arc<Budget>) -> Result<(), BudgetFull> {
+    pub(crate) fn count(&mut self, budget: &Arc<Budget>) -> Result<(), BudgetFull> {
         self.held = Some(budget.take(OF_REQUEST + 2 * (self.params.size() + self.meta.size()))?);
         Ok(())
     }
@@ -99,7 +99,7 @@ impl ClientMessage {
     ///
     /// # Errors
     /// What is wrong with it, as the client is to hear it.
-    pub fn parse(text: &[u8]) -> Messages {
+    pub(crate) fn parse(text: &[u8]) -> Messages {
         // Some clients on Windows begin with a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let unreadable = |code, why: String| Unreadable { id: None, error: ErrorData::new(code, why, None) };

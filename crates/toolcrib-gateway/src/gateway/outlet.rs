@@ -41,7 +41,7 @@ struct MessageQueue {
 
 impl Outlet {
     /// An empty queue, and its other end. What waits in it counts in `budget`.
-    pub fn new(budget: &Arc<Budget>) -> (Self, OutletReader) {
+    pub(crate) fn new(budget: &Arc<Budget>) -> (Self, OutletReader) {
         let queue = MessageQueue {
             messages: VecDeque::new(),
             bytes: 0,
@@ -55,7 +55,7 @@ impl Outlet {
     }
 
     /// Sends a notification or a request. `false`: the client reads too slowly, or is gone.
-    pub fn send(&self, message: String) -> bool {
+    pub(crate) fn send(&self, message: String) -> bool {
         self.push(message, MAX_WAITING)
     }
 
@@ -123,7 +123,7 @@ impl Outlet {
 
 impl OutletReader {
     /// The next message. `None`: the queue is closed and empty. Safe to cancel.
-    pub async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next(&mut self) -> Option<String> {
         loop {
             {
                 let mut queue = self.0.queue();

@@ -49,6 +49,7 @@ impl EndpointLimits {
 pub struct LimitedEndpoint {
     /// The same for all programs that use the endpoint: a digest of its address, its model, its keys and headers.
     pub id: String,
+    /// The limits themselves.
     pub limits: EndpointLimits,
     gate: Gate,
 }

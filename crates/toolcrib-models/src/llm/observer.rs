@@ -28,7 +28,9 @@ pub trait RequestEvents: Send + Sync {
 
 /// A request that was not sent yet.
 pub struct PendingRequest<'a> {
+    /// The client that is to send it.
     pub client: &'a LlmClient,
+    /// The request itself.
     pub request: &'a ChatRequest,
     deadline: Option<Instant>,
     /// The caller, who wants the pieces of the answer.

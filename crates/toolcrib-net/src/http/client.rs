@@ -253,7 +253,9 @@ pub fn request(method: Method, url: &Url) -> Result<Request<Bytes>, RequestError
 /// An answer whose body is still to be read. Dropped before its end it takes its connection along.
 #[derive(Debug)]
 pub struct HttpAnswer {
+    /// The status code.
     pub status: StatusCode,
+    /// The headers.
     pub headers: HeaderMap,
     body: reqwest::Response,
     /// Bytes since others had their turn.

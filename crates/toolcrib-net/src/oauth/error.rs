@@ -24,7 +24,9 @@ pub(super) enum OauthErrorKind {
 #[derive(Debug, Clone)]
 pub struct OauthError {
     pub(super) kind: OauthErrorKind,
+    /// The problem, in words.
     pub what: String,
+    /// Advice for the person who reads it.
     pub help: Option<String>,
 }
 

@@ -41,10 +41,13 @@ type VerifiedToken = (Arc<AccessToken>, Arc<KeySet>);
 /// The claims of a verified token.
 #[derive(Debug, PartialEq)]
 pub struct AccessToken {
+    /// The authorization server that made it.
     pub issuer: Arc<str>,
+    /// The user or program that it stands for.
     pub subject: String,
     /// The client to which it was given; empty if it does not say.
     pub client: String,
+    /// The scopes that it grants.
     pub scopes: Vec<String>,
     audience: Vec<String>,
     /// Seconds since 1970.
@@ -62,6 +65,7 @@ pub enum TokenRefusal {
 }
 
 impl TokenVerifier {
+    /// Makes a verifier for tokens of the configured issuers. Nothing is fetched yet.
     pub fn new(config: &GatewayOauth, http: &HttpClients) -> Self {
         let source = |issuer: &String| KeySource::new(issuer, config.jwks.as_deref(), http);
         Self { issuers: config.issuers.iter().map(source).collect(), verified: Mutex::default() }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::player::Replayed;
+pub(crate) use self::player::Replayed;
 pub use self::{player::CassettePlayer, recorder::CassetteRecorder};
 use crate::config::Secrets;
 

@@ -64,7 +64,9 @@ impl Exchanges {
 
 /// The outcome of a request in the form that a cassette holds.
 pub trait Recordable: Sized {
+    /// Returns the value that a cassette holds.
     fn to_recorded(&self) -> Value;
+    /// Reads such a value.
     fn from_recorded(value: Value) -> serde_json::Result<Self>;
 
     /// Whether it is a failure of a model's endpoint, and not of what was asked.

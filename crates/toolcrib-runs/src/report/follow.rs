@@ -83,7 +83,7 @@ impl RunFollower {
     ///
     /// # Errors
     /// As [`RunFolder::read`].
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
         let manifest = listing::manifest(dir)?;
         let state = listing::state(dir, &manifest);
         let (run, index) = RunFolder::begin(dir, manifest);
@@ -105,7 +105,7 @@ impl RunFollower {
     ///
     /// # Errors
     /// [`Error::Io`](toolcrib_core::Error::Io); [`Error::Input`](toolcrib_core::Error::Input) for a line that is too long.
-    pub fn refresh(&mut self) -> Result<bool> {
+    pub(crate) fn refresh(&mut self) -> Result<bool> {
         if self.events.was_replaced() {
             *self = Self::open(&self.run.dir)?;
         }
@@ -196,7 +196,7 @@ impl RunFollower {
     }
 
     /// Where the run stands.
-    pub fn state(&self) -> RunState {
+    pub(crate) fn state(&self) -> RunState {
         self.state
     }
 
@@ -216,7 +216,7 @@ impl RunFollower {
     }
 
     /// Title of the run.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         html::title_of(&self.run)
     }
 
@@ -271,7 +271,7 @@ impl RunFollower {
     ///
     /// # Errors
     /// As [`RunFollower::refresh`].
-    pub fn task(&self, task: &str) -> Result<Option<(RunFolder, RunTask)>> {
+    pub(crate) fn task(&self, task: &str) -> Result<Option<(RunFolder, RunTask)>> {
         let Some(row) = self.places.get(&key(task)).map(|place| &self.rows[*place]) else { return Ok(None) };
         let (mut run, mut index) = RunFolder::begin(&self.run.dir, self.run.manifest.clone());
         run.pauses.clone_from(&self.run.pauses);

@@ -41,6 +41,7 @@ pub struct RunSuite {
 }
 
 impl RunSuite {
+    /// Adds the test case of one sample.
     pub fn add(&mut self, report: &TaskReport) {
         if self.cases.is_empty() || report.started < self.started {
             self.started.clone_from(&report.started);

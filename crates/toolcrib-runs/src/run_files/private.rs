@@ -38,7 +38,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(Arc::new(bounded::open_folder(path)?)))
     }
 
@@ -46,7 +46,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It leads out of this folder, a link or something else is in the way, or it cannot be made.
-    pub fn below(&self, place: &Path) -> io::Result<Self> {
+    pub(crate) fn below(&self, place: &Path) -> io::Result<Self> {
         let mut at = self.clone();
         for part in place.components() {
             let name = match part {
@@ -74,7 +74,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It cannot be opened, or something else than a file is in its place.
-    pub fn append(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn append(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
     }
 
@@ -82,7 +82,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// As [`PrivateFolder::append`].
-    pub fn read(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDONLY)
     }
 
@@ -106,7 +106,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It cannot be made; a folder has its name.
-    pub fn create(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
         match unlinkat(&*self.0, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -119,7 +119,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It cannot be renamed.
-    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(renameat(&*self.0, from, &*self.0, to)?)
     }
 
@@ -127,7 +127,7 @@ impl PrivateFolder {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn replace(&self, name: &OsStr, text: &[u8]) -> io::Result<()> {
         let mut draft = name.to_owned();
         draft.push(".new");
         let written = self.create(&draft).and_then(|mut file| file.write_all(text));

@@ -257,7 +257,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::Io`]; somebody else has taken over the task.
-    pub async fn append(&self, entry: Entry) -> Result<()> {
+    pub(crate) async fn append(&self, entry: Entry) -> Result<()> {
         let (id, line) = (self.task.clone(), line(&entry));
         let answer = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

@@ -37,6 +37,7 @@ pub struct Listing {
     pub software: Option<ServerSoftware>,
     /// The protocol revision that was agreed on.
     pub version: String,
+    /// The tools that the server listed.
     pub tools: Arc<[Tool]>,
     /// How long the list is valid. `None`: until it changes.
     pub ttl: Option<Duration>,
@@ -63,8 +64,11 @@ impl fmt::Display for ServerSoftware {
 /// A listing of an earlier time that still holds.
 #[derive(Debug, Clone)]
 pub struct Remembered {
+    /// The name and version that the server gave itself.
     pub software: Option<ServerSoftware>,
+    /// The protocol revision that was agreed on.
     pub version: String,
+    /// The tools that the server listed.
     pub tools: Arc<[Tool]>,
     /// When it was given.
     pub listed: SystemTime,

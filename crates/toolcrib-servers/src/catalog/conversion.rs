@@ -18,8 +18,11 @@ const LONGEST: usize = 4 << 20;
 /// A text that was converted: where it was, what it was, and what it is.
 #[derive(Debug, PartialEq)]
 pub struct Conversion {
+    /// The place in the arguments.
     pub path: String,
+    /// The type that the model wrote.
     pub from: String,
+    /// The type that the schema wants.
     pub to: String,
 }
 

@@ -78,6 +78,7 @@ impl CallOptions {
 pub struct CallTerms<'a> {
     /// Takes the place of the configured limit.
     pub limit: Option<Duration>,
+    /// The listener for progress notifications.
     pub progress: Option<&'a ProgressListener>,
     /// Numbers of the arguments that their values cannot hold.
     pub exact: Option<&'a ExactNumbers>,

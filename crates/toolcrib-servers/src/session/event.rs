@@ -9,6 +9,7 @@ use super::{FirstStartInfo, Session};
 use crate::{error::ServerError, tool::ServerName};
 
 /// An event of a session.
+#[doc(hidden)]
 #[derive(Debug)]
 pub enum SessionEvent {
     /// It is parked; its tools are those of `listed`.

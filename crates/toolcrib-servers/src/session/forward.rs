@@ -43,6 +43,7 @@ const REPEATABLE: [&str; 15] = [
 /// A request on its way to a server.
 #[derive(Clone, Copy)]
 pub struct ForwardedRequest<'a> {
+    /// The method of MCP.
     pub method: &'a str,
     /// Parameters without `_meta`.
     pub params: &'a RawObject,
@@ -63,7 +64,9 @@ pub struct ForwardedRequest<'a> {
 /// The tool of a forwarded call, for limits, rules and repetitions.
 #[derive(Clone, Copy)]
 pub struct ForwardedTool<'a> {
+    /// The tool's name at its server.
     pub name: &'a str,
+    /// The hints that the server gives about it.
     pub hints: ToolAnnotations,
 }
 
@@ -72,6 +75,7 @@ pub type ForwardedAnswer = std::result::Result<Box<RawValue>, ErrorData>;
 
 /// Outcome of a forwarded request.
 pub struct Forwarded {
+    /// The answer of the server.
     pub answer: ForwardedAnswer,
     /// The server refused it, or the tool says of its result that it has failed.
     pub is_error: bool,

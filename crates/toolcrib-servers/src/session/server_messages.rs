@@ -19,7 +19,9 @@ use crate::tool::ServerName;
 /// without capabilities, and requests are refused or declined.
 #[derive(Clone, Default)]
 pub struct ClientSide {
+    /// The name and capabilities that servers are told.
     pub identity: Arc<ClientIdentity>,
+    /// The receiver of what servers send by themselves.
     pub messages: Option<Arc<dyn ServerMessages>>,
 }
 
@@ -57,8 +59,11 @@ pub trait ServerMessages: Send + Sync {
 
 /// A notification of a server.
 pub struct ServerNotification<'a> {
+    /// The server that sent it.
     pub server: &'a ServerName,
+    /// The method of MCP.
     pub method: &'a str,
+    /// The parameters, as they came.
     pub params: Option<&'a RawValue>,
     /// The request that it belongs to, if the transport tells.
     pub exchange: Option<u64>,
@@ -66,13 +71,17 @@ pub struct ServerNotification<'a> {
 
 /// A request of a server.
 pub struct ServerRequest {
+    /// The server that sent it.
     pub server: ServerName,
     /// The server's own.
     pub id: Box<RawValue>,
+    /// The method of MCP.
     pub method: String,
+    /// The parameters, as they came.
     pub params: Option<Box<RawValue>>,
     /// The forwarded request that it belongs to, if the transport tells.
     pub exchange: Option<u64>,
+    /// The way back for the answer.
     pub reply: ReplySender,
 }
 
@@ -89,10 +98,12 @@ type SendCounted = dyn FnOnce(ClientAnswer, Option<Counting>) + Send + Sync;
 pub struct ReplySender(Option<Box<SendCounted>>);
 
 impl ReplySender {
+    /// Makes a sender of one answer.
     pub fn new(send: impl FnOnce(ClientAnswer, Option<Counting>) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(send)))
     }
 
+    /// Sends the answer to the server.
     pub fn send(self, answer: ClientAnswer) {
         self.send_counted(answer, None);
     }

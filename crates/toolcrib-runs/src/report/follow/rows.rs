@@ -164,7 +164,7 @@ impl RunFollower {
     }
 
     /// One page of the tasks that `query` wants.
-    pub fn page(&self, query: &TaskQuery) -> TaskPage {
+    pub(crate) fn page(&self, query: &TaskQuery) -> TaskPage {
         let wanted = query.status.as_deref().map(super::place_of);
         let text = query.text.to_lowercase();
         let fits = |row: &&TaskRow| {

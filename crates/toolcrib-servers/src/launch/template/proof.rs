@@ -16,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::fingerprint::{Difference, Fingerprint, ToolPrint};
+pub(crate) use self::fingerprint::{Difference, Fingerprint, ToolPrint};
 pub(super) use self::identity::{Identities, Identity};
 use super::{cut_bytes, python::Entry};
 use crate::{config::Secrets, launch::record::Store};

@@ -26,7 +26,7 @@ const OF_ONE_PROCESS: &[&str] = &["PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONPERFS
 /// The program that a Python interpreter runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A module, by its dotted name.
     Module(String),
     /// A script, by its absolute path.

@@ -31,7 +31,7 @@ pub(super) enum Claim<C, D> {
 }
 
 impl<C, D> Slot<C, D> {
-    pub fn new(connection: C) -> Self {
+    pub(crate) fn new(connection: C) -> Self {
         Self { state: Mutex::new(State::Ready { generation: 0, connection }) }
     }
 
@@ -41,7 +41,7 @@ impl<C, D> Slot<C, D> {
     }
 
     /// The present state.
-    pub fn state(&self) -> MutexGuard<'_, State<C, D>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<C, D>> {
         lock(&self.state)
     }
 
@@ -88,7 +88,7 @@ impl<C, D> Slot<C, D> {
     }
 
     /// Takes out what is there, for good.
-    pub fn close(&self) -> Option<C> {
+    pub(crate) fn close(&self) -> Option<C> {
         match std::mem::replace(&mut *self.state(), State::Closed) {
             State::Ready { connection, .. } => Some(connection),
             State::Down { .. } | State::Closed => None,
