@@ -112,23 +112,17 @@ pub mod install;
 #[cfg(feature = "watch")]
 pub mod watch;
 
-#[cfg(feature = "daemon")]
+#[cfg(feature = "gateway")]
 #[doc(inline)]
 pub use toolcrib_gateway::gateway;
-#[cfg(feature = "serve")]
+#[cfg(feature = "daemon")]
 use toolcrib_gateway::metrics;
 
-#[cfg(feature = "view")]
-#[doc(inline)]
-pub use toolcrib_runs::view;
 #[cfg(feature = "agents")]
-use toolcrib_runs::{agent, score, store};
+use toolcrib_runs::agent;
 #[cfg(feature = "agents")]
 #[doc(inline)]
-pub use toolcrib_runs::{crew, export, recording, report, run, run_files};
-
-#[cfg(any(feature = "agents", feature = "serve"))]
-use toolcrib_core::style;
+pub use toolcrib_runs::{crew, export, recording, report, run, run_files, view};
 
 #[cfg(feature = "agents")]
 #[doc(inline)]
@@ -147,7 +141,7 @@ pub use toolcrib_servers::{catalog, manager, process, session, start};
 #[doc(inline)]
 pub use toolcrib_net::{http, oauth};
 
-use toolcrib_core::{background, bounded, cancel, duration, json_rpc, large, limit, text, trace};
+use toolcrib_core::{bounded, cancel, json_rpc, limit, text, trace};
 #[doc(inline)]
 pub use toolcrib_core::{config, error, retry, task, tool};
 
@@ -177,6 +171,6 @@ struct Readme;
 #[doc = include_str!("../docs/embedding.md")]
 struct Embedding;
 
-#[cfg(all(doctest, feature = "daemon", feature = "serve"))]
+#[cfg(all(doctest, feature = "gateway"))]
 #[doc = include_str!("../docs/gateway.md")]
 struct GatewayPage;

@@ -65,7 +65,7 @@ pub struct DaemonOptions {
     pub idle: Option<Duration>,
     /// Goes on without servers that are `required`.
     pub lenient: bool,
-    /// Serves metrics for Prometheus here, with the feature `serve`. `None`: nowhere.
+    /// Serves metrics for Prometheus here. `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Takes a configuration only as it was used by hand or allowed ([`Trust`](crate::trust::Trust)), edits of it too: for one
     /// that is started where nobody looks.

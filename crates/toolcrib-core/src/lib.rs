@@ -4,9 +4,6 @@
 //! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the
 //! crates of toolcrib, and can change in any version.
 
-// A build of parts leaves some functions without a caller.
-#![cfg_attr(not(all(feature = "http", feature = "import")), allow(dead_code, unused_imports))]
-
 #[doc(hidden)]
 pub mod background;
 #[doc(hidden)]

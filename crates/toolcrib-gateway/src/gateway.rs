@@ -20,7 +20,6 @@ mod client;
 mod exchange;
 mod held;
 mod hello;
-#[cfg(feature = "serve")]
 mod http;
 mod introduction;
 mod lines;
@@ -36,7 +35,6 @@ mod recipient;
 mod results;
 mod router;
 mod search;
-#[cfg(feature = "serve")]
 mod server;
 mod shapes;
 mod subscriptions;
@@ -59,7 +57,6 @@ use tokio::sync::watch;
 pub use self::message::fuzz as fuzz_request;
 #[doc(hidden)]
 pub use self::search::search_tokens;
-#[cfg(feature = "serve")]
 pub use self::server::{GatewayServer, OfferedTools};
 #[doc(hidden)]
 pub use self::{

@@ -30,7 +30,6 @@ mod model_server;
 mod proxies;
 mod retry_after;
 mod runtime;
-#[cfg(feature = "serve")]
 #[doc(hidden)]
 pub mod serve;
 #[doc(hidden)]
@@ -39,7 +38,6 @@ pub mod sse;
 mod tests;
 mod tls;
 
-#[cfg(feature = "serve")]
 #[doc(hidden)]
 pub use client::traffic_counts;
 use client::{Access, Traffic};

@@ -3,9 +3,6 @@
 //! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the
 //! crates of toolcrib, and can change in any version.
 
-// A build of parts leaves some functions without a caller.
-#![cfg_attr(not(feature = "serve"), allow(dead_code, unused_imports))]
-
 pub mod http;
 pub mod oauth;
 

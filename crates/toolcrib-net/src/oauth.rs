@@ -34,10 +34,8 @@ mod error;
 mod fetch;
 mod jwt;
 mod login;
-#[cfg(feature = "serve")]
 mod loopback;
 mod prompt;
-#[cfg(feature = "serve")]
 mod resource;
 mod store;
 mod token;
@@ -49,9 +47,7 @@ use std::{
 
 #[doc(hidden)]
 pub use self::login::status_of;
-#[cfg(feature = "serve")]
 pub use self::loopback::LoopbackPrompt;
-#[cfg(feature = "serve")]
 #[doc(hidden)]
 pub use self::resource::{AccessToken, TokenRefusal, TokenVerifier};
 #[doc(hidden)]

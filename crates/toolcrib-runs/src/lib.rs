@@ -4,10 +4,7 @@
 //! crates of toolcrib, and can change in any version.
 
 // A build of parts leaves some functions without a caller.
-#![cfg_attr(
-    not(all(feature = "nats", feature = "schema", feature = "view")),
-    allow(dead_code, unused_imports)
-)]
+#![cfg_attr(not(all(feature = "nats", feature = "schema")), allow(dead_code, unused_imports))]
 
 #[doc(hidden)]
 pub mod agent;
@@ -21,7 +18,6 @@ pub mod run_files;
 pub mod score;
 #[doc(hidden)]
 pub mod store;
-#[cfg(feature = "view")]
 pub mod view;
 
 #[cfg(test)]

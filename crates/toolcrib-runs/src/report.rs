@@ -24,7 +24,6 @@ mod compare;
 mod event_index;
 mod figures;
 mod folder;
-#[cfg(feature = "view")]
 #[doc(hidden)]
 pub mod follow;
 #[doc(hidden)]

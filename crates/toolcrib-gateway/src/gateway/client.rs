@@ -263,7 +263,6 @@ impl Client {
     }
 
     /// Names that the callers of this client give themselves; the last one first.
-    #[cfg(feature = "serve")]
     pub(super) fn names(&self) -> Vec<Arc<str>> {
         match self.introduction.get() {
             Some(introduction) => vec![introduction.name.clone()],
@@ -272,7 +271,6 @@ impl Client {
     }
 
     /// Requests under way, but for those that only listen.
-    #[cfg(feature = "serve")]
     pub(super) fn under_way(&self) -> usize {
         let listening = lock(&self.listening).len();
         lock(&self.under_way).len().saturating_sub(listening)

@@ -64,7 +64,6 @@ impl Introduction {
     }
 
     /// Bytes that are kept of it.
-    #[cfg(feature = "serve")]
     pub(super) fn size(&self) -> usize {
         self.info.get().len() + self.capabilities.get().len()
     }

@@ -16,7 +16,6 @@ use super::{
     shapes,
     shapes::{Fault, Faults, Member, fit, result_schema},
 };
-#[cfg(feature = "serve")]
 use crate::catalog::ToolCatalog;
 use crate::{
     catalog::{CatalogEntry, ListedTool},
@@ -72,7 +71,6 @@ impl ServerFaults {
     }
 
     /// The faults of a server, as far as they are known.
-    #[cfg(feature = "serve")]
     pub(super) fn of(&self, server: &ServerName, catalog: &ToolCatalog) -> Vec<String> {
         let tools = catalog.entries().iter().filter(|entry| entry.server == *server);
         let tools = tools.filter_map(|entry| entry.listed.get());

@@ -358,7 +358,6 @@ impl Router {
     }
 
     /// Keeps from here on what a page shows.
-    #[cfg(feature = "serve")]
     pub(super) fn keep_activity(&self, lines: Arc<ServerLines>) {
         // Set by the only gateway that this router has.
         let _ = self.lines.set(lines);
@@ -366,7 +365,6 @@ impl Router {
     }
 
     /// The requests under way with their numbers, the oldest first.
-    #[cfg(feature = "serve")]
     pub(super) fn open_exchanges(&self) -> Vec<(u64, Exchange)> {
         let mut open: Vec<(u64, Exchange)> =
             self.exchanges().open.iter().map(|(number, exchange)| (*number, exchange.clone())).collect();
@@ -375,7 +373,6 @@ impl Router {
     }
 
     /// The requests that have ended after this number, in order, and the last number.
-    #[cfg(feature = "serve")]
     pub(super) fn ended_after(&self, number: u64) -> (Vec<super::activity::EndedRequest>, u64) {
         self.exchanges().ended.as_ref().map(|ended| ended.after(number)).unwrap_or_default()
     }

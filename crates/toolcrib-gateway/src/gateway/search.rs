@@ -94,7 +94,6 @@ impl Endpoint {
 }
 
 /// The name of the tool that a call is for, by its own name or through `call_tool`.
-#[cfg(feature = "serve")]
 pub(super) fn called_tool(endpoint: &Endpoint, catalog: &ToolCatalog, params: &RawObject) -> Option<String> {
     let name: String = params.read("name")?;
     match name == CALL && endpoint.searches(catalog) {

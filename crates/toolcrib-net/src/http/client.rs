@@ -44,7 +44,6 @@ static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Connections that this process has made so far, and its requests under way.
-#[cfg(feature = "serve")]
 pub fn traffic_counts() -> (u64, u64) {
     // In this order: each that has ended was begun before.
     let ended = ENDED.load(Relaxed);

@@ -50,7 +50,6 @@ pub(super) struct ServerInfo {
     pub(super) registration_endpoint: Option<Url>,
     pub(super) revocation_endpoint: Option<Url>,
     /// Where its keys are: not admitted yet.
-    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "for the gateway"))]
     pub(super) jwks_uri: Option<String>,
     /// How clients may prove who they are. `None`: it does not say.
     pub(super) auth_methods: Option<Vec<String>>,

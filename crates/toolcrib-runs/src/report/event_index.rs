@@ -59,7 +59,6 @@ impl EventIndex {
     }
 
     /// Removes a task from the run, with all that is kept of it.
-    #[cfg(feature = "view")]
     pub(super) fn take(&mut self, run: &mut RunFolder, task: &str) -> Option<RunTask> {
         let place = self.latest.remove(task)?;
         self.tasks.remove(task);

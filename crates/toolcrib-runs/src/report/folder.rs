@@ -174,7 +174,6 @@ pub struct TaskLine {
     pub messages: Option<String>,
 }
 
-#[cfg(feature = "view")]
 impl TaskLine {
     /// The id of the task as events have it: with the number of its sample from the second one on.
     pub(super) fn name(&self) -> String {
@@ -229,7 +228,6 @@ pub enum SpanKind {
 
 impl TaskSpan {
     /// Whether it has no end yet.
-    #[cfg(feature = "view")]
     pub(super) fn is_open(&self) -> bool {
         matches!(&self.kind, SpanKind::Model(None) | SpanKind::Call { end: None, .. })
     }
@@ -366,7 +364,6 @@ mod tests {
         let about = |task: &RunTask| (task.start_ms.round(), task.end_ms.round());
         assert_eq!(run.tasks.iter().map(about).collect::<Vec<_>>(), [(0.0, 100.0), (200.0, 400.0)]);
         assert_eq!((run.wall_ms.round(), (run.paused_ms() / 1e3).round()), (400.0, 7200.0));
-        #[cfg(feature = "view")]
         {
             let mut follower = crate::report::follow::RunFollower::open(home.path()).unwrap();
             assert!(follower.refresh().unwrap());

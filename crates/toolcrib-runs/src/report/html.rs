@@ -8,10 +8,8 @@ pub mod task;
 mod timeline;
 
 pub use self::head::title_of;
-#[cfg(feature = "view")]
 pub use self::head::{outcomes, title};
 pub(super) use self::{head::head, starts::starts, table::rank, timeline::timeline};
-#[cfg(feature = "view")]
 pub(super) use self::{
     table::{COLUMNS, FAILURES, TaskCells, TaskTableRow, column, failures, table_of, task_words, went_wrong},
     timeline::{axis_row, pauses},
@@ -72,7 +70,6 @@ impl RunPage {
 }
 
 /// Where the time of a run went, by kind and by tool.
-#[cfg(feature = "view")]
 pub(super) fn time_and_tools(run: &RunFolder, figures: &Figures) -> Markup {
     html! { (where_time_goes(figures)) (tools(run, figures)) }
 }

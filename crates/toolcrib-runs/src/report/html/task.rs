@@ -42,7 +42,6 @@ impl Room {
     pub(super) const SHARED: Self =
         Self { rows: 120, message: 1500, conversation: 12_000, words: 1000, is_open: false };
     /// Room on a page of its own.
-    #[cfg(feature = "view")]
     pub(crate) const ALONE: Self =
         Self { rows: 2000, message: 20_000, conversation: 600_000, words: 20_000, is_open: true };
 }
