@@ -98,7 +98,7 @@ impl Call {
                 _ => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
             }?;
             runtime.block_on(async {
-                let rows = cancel.run_until_cancelled(measure(&target, &load, &ui)).await;
+                let rows = cancel.run_until_cancelled(Box::pin(measure(&target, &load, &ui))).await;
                 rows.unwrap_or_else(|| Err(toolcrib::Error::Cancelled.into()))
             })
         });

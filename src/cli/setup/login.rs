@@ -165,7 +165,7 @@ fn described(login: &LoginStatus) -> String {
         }
         LoginState::Client => "the client's own access".to_owned(),
         LoginState::Header => "credentials of the configuration".to_owned(),
-        _ => "not logged in".to_owned(),
+        LoginState::None => "not logged in".to_owned(),
     };
     let mut text = format!("{:<20} {state}", login.server);
     if matches!(login.state, LoginState::LoggedIn) {

@@ -224,8 +224,11 @@ fn with_params(params: Option<&RawValue>) -> String {
     params.map_or_else(String::new, |params| format!(",\"params\":{params}"))
 }
 
-/// For the fuzz target `request`: what a client of the gateway sends. What is written from it is JSON, and what is wrong
-/// with it is told in bounded words.
+/// Checks for the fuzz target `request` what is made of a client's bytes: messages for servers are JSON, and errors have
+/// bounded words.
+///
+/// # Panics
+/// That does not hold.
 pub fn fuzz(bytes: &[u8]) {
     use super::bridge;
     let check = |text: &str| assert!(serde_json::from_str::<&RawValue>(text).is_ok(), "{text}");

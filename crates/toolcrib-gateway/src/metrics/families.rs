@@ -189,7 +189,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Only what is always there.
+    /// Makes the series that are always there.
+    #[expect(clippy::new_without_default, reason = "it is not empty")]
     pub fn new() -> Self {
         let metrics = Self { families: Mutex::default(), bounded: true };
         metrics.add("toolcrib_build_info", &[env!("CARGO_PKG_VERSION")], 1.0);

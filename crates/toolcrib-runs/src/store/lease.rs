@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// The right to write the journal of one task.
 #[derive(Debug)]
-pub enum Lease {
+pub(crate) enum Lease {
     /// This process owns the whole store.
     Sqlite(sqlite::Lease),
     /// Workers on other machines may take over.

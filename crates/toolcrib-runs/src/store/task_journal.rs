@@ -53,7 +53,7 @@ impl JournaledStep {
 }
 
 impl TaskJournal {
-    pub fn new(lease: impl Into<Lease>, history: History, secrets: Secrets) -> Self {
+    pub(crate) fn new(lease: impl Into<Lease>, history: History, secrets: Secrets) -> Self {
         let (repeated, unknown) = (history.repeated.into(), history.given_up.into());
         let (history, reused) = (Mutex::new(history), 0.into());
         let (lease, claimed) = (lease.into(), Instant::now());

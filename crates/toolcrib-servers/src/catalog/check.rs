@@ -209,7 +209,10 @@ fn cut(mut line: String) -> String {
     line
 }
 
-/// For the fuzz target `schema`: what is found out at once is found out on a thread as well.
+/// Checks for the fuzz target `schema` that both ways of checking come to the same.
+///
+/// # Panics
+/// They do not.
 pub fn fuzz(schema: Map<String, Value>, arguments: Map<String, Value>) {
     let (check, arguments) = (SchemaCheck::new(String::new(), Arc::new(schema)), Value::Object(arguments));
     let at_once = check.at_once(&arguments);

@@ -453,7 +453,10 @@ fn hash_of(tool: &Tool) -> String {
     hex(&Sha256::digest(canonical(shown)))
 }
 
-/// For the fuzz target `records`: a lockfile.
+/// Checks for the fuzz target `records` that a lockfile that was read can be read again after it was written.
+///
+/// # Panics
+/// It cannot.
 pub fn fuzz(text: &str) {
     if let Ok(file) = LockFile::parse(text) {
         // What was read is written so that it is read again.

@@ -16,7 +16,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::fingerprint::{Difference, Fingerprint, ToolPrint};
+pub(super) use self::fingerprint::Difference;
+pub use self::fingerprint::{Fingerprint, ToolPrint};
 pub(super) use self::identity::{Identities, Identity};
 use super::{cut_bytes, python::Entry};
 use crate::{config::Secrets, launch::record::Store};
