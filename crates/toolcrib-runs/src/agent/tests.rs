@@ -9,7 +9,7 @@ use crate::{
     config::{Config, Endpoint, ServerConfig, StdioConfig, ToolChoice, ToolProtocol},
     error::Comparisons,
     llm::{
-        ChatAnswer, ChatRequest,
+        ChatRequest,
         ToolMode::{Auto, None as Off, Required},
     },
     manager::Manager,

@@ -131,7 +131,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Input`] for an address that is none and a server that is too old; [`Error::Io`].
-    pub async fn open(url: &str, setup: NatsSetup) -> Result<Self> {
+    pub(crate) async fn open(url: &str, setup: NatsSetup) -> Result<Self> {
         let (client, _, place) = connect(url).await?;
         let failed = |what: &str, error: &dyn fmt::Display| failed(&format!("{what} {place}"), error);
         let version = client.server_info().version;

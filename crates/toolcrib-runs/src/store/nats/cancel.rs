@@ -105,7 +105,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Io`](toolcrib_core::Error::Io).
-    pub async fn tasks_left(&self, run: &str) -> Result<Vec<String>> {
+    pub(crate) async fn tasks_left(&self, run: &str) -> Result<Vec<String>> {
         let mut ended = BTreeSet::new();
         self.each_outcome(|outcome| {
             if outcome.run == run {

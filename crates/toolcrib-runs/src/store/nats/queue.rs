@@ -86,7 +86,7 @@ impl NatsStore {
     /// # Errors
     /// [`Error::Input`] when the run has another task of that id; [`Error::Io`]. What was added stays: submitting again
     /// adds the rest.
-    pub async fn submit(
+    pub(crate) async fn submit(
         &self,
         run: &str,
         about: &Value,
@@ -157,7 +157,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub async fn run(&self, run: &str) -> Result<Option<Value>> {
+    pub(crate) async fn run(&self, run: &str) -> Result<Option<Value>> {
         let entry = self.0.runs.get(run_key(run)).await;
         let text = entry.map_err(|error| self.failed("cannot read from", &error))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
@@ -331,7 +331,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub async fn has_task(&self, run: &str, task: &str) -> Result<bool> {
+    pub(crate) async fn has_task(&self, run: &str, task: &str) -> Result<bool> {
         Ok(self.last_record(&format!("{}.{}", token(run), token(task))).await?.is_some())
     }
 
@@ -339,7 +339,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Io`]; what `take` fails with.
-    pub async fn ended(
+    pub(crate) async fn ended(
         &self,
         run: &str,
         mut wanted: impl FnMut(&str, usize) -> bool,

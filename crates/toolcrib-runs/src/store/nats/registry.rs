@@ -81,7 +81,7 @@ impl NatsStore {
     ///
     /// # Errors
     /// [`Error::Io`](toolcrib_core::Error::Io).
-    pub async fn registry(&self) -> Result<WorkerRegistry> {
+    pub(crate) async fn registry(&self) -> Result<WorkerRegistry> {
         let store = self.clone();
         if let Ok(bucket) = self.0.context.get_key_value(BUCKET).await {
             return Ok(WorkerRegistry::of(store, bucket));
@@ -143,7 +143,7 @@ impl NatsStore {
     }
 
     /// How long ago something was written, by the clock of the server.
-    pub fn age(&self, written: i64) -> Duration {
+    pub(crate) fn age(&self, written: i64) -> Duration {
         Duration::from_millis(u64::try_from(self.server_millis() - written).unwrap_or_default())
     }
 }
