@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::daemon::{Crib, frame};
+use crate::support::crib::{Crib, frame};
 
 /// A server with everything, of each era.
 const RICH: &str = "[servers.old]\ncommand = FIXTURE\nargs = [\"rich\"]\n\n[servers.new]\ncommand = FIXTURE\n\

@@ -31,7 +31,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::{program::Running, wait_for},
 };
 

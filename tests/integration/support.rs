@@ -1,14 +1,20 @@
 //! Helpers of all tests: configured fixtures, short forms of calls, and the list of processes that are left.
 
+#![allow(dead_code, reason = "each program of tests uses a part of it")]
+
 pub(crate) mod auth_server;
 pub(crate) mod browser;
+pub(crate) mod crib;
+pub(crate) mod login;
 pub(crate) mod model_server;
 pub(crate) mod nats;
 pub(crate) mod program;
 #[cfg(target_os = "linux")]
 pub(crate) mod python;
+pub(crate) mod remote_server;
 pub(crate) mod scrape;
 pub(crate) mod signing;
+pub(crate) mod spans;
 pub(crate) mod web_sites;
 
 use std::{

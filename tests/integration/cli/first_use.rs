@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::program::{Bench, code, err, out},
 };
 

@@ -1,8 +1,8 @@
 //! The log of the built program (`TOOLCRIB_LOG`).
 
-use crate::{
-    runs::spans::{PRIVATE, model},
-    support::program::{Bench, code, err},
+use crate::support::{
+    program::{Bench, code, err},
+    spans::{PRIVATE, model},
 };
 
 /// Each of `parts` in a line of its own, in this order.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::program::{code, err, out},
 };
 

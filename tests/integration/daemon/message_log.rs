@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::program::{SECRET, code, err},
     support::wait_for,
 };

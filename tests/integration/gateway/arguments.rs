@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Client, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 /// A tool with this schema, whose server has `settings`; the folder of the file with its schema.
 fn odd(settings: &str) -> (tempfile::TempDir, Crib) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Client, RICH, able};
-use crate::{daemon::Crib, support::wait_for};
+use crate::support::{crib::Crib, wait_for};
 
 /// The levels of the messages that come of a call.
 fn logged(client: &mut Client) -> Vec<Value> {

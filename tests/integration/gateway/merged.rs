@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Client, RICH, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 #[test]
 fn prompts_and_resources_of_all_servers_are_one_list() {

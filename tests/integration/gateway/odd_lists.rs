@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Client, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 /// A server that gives these results, beside a good one.
 fn odd(answers: &Value) -> (tempfile::TempDir, Crib) {

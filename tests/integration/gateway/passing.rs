@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Client, RICH, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 /// Runs with each pair of a client (is it of the new era?) and a server.
 fn in_all_eras(test: impl Fn(&mut Client, bool, &str)) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Client, RICH, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 #[test]
 fn a_question_that_may_be_for_several_clients_goes_to_none() {

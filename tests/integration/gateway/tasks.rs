@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Client, RICH, able};
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 
 fn begin(client: &mut Client, tool: &str) -> Value {
     let params = json!({"name": tool, "arguments": {}, "task": {}, "_meta": {"progressToken": "mine"}});

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Client, RICH, able};
-use crate::{daemon::Crib, support::wait_for};
+use crate::support::{crib::Crib, wait_for};
 
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 

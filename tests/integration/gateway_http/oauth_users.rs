@@ -8,14 +8,11 @@ use super::{
     oauth::{guarded, issuer},
     *,
 };
-use crate::{
-    security::logins::log_in,
-    servers::oauth::guarded as remote,
-    support::{
-        auth_server::{Agree, AuthServer, Behavior},
-        program::{SECRET, err, out},
-        signing::{Signer, claims, now},
-    },
+use crate::support::{
+    auth_server::{Agree, AuthServer, Behavior},
+    login::{guarded as remote, log_in},
+    program::{SECRET, err, out},
+    signing::{Signer, claims, now},
 };
 
 const SCOPES: &str = r#"required_scopes = ["mcp"]

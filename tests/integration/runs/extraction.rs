@@ -7,13 +7,11 @@ use serde_json::{Value, json};
 
 use toolcrib::{Agent, Config, Env, Manager, StartOptions};
 
-use crate::{
-    daemon::Crib,
-    support::{
-        model_server::{Model, calls, messages, say, too_long},
-        program::{Bench, code, err, out},
-        served,
-    },
+use crate::support::{
+    crib::Crib,
+    model_server::{Model, calls, messages, say, too_long},
+    program::{Bench, code, err, out},
+    served,
 };
 
 /// The page tells the model what to do, and pretends to be over.

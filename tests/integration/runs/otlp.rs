@@ -13,12 +13,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::export::read;
-use crate::{
-    servers::remote::serve,
-    support::{
-        program::{Bench, code, err},
-        served,
-    },
+use crate::support::{
+    program::{Bench, code, err},
+    remote_server::serve,
+    served,
 };
 
 const MODEL: &str = r#"

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::program::{Bench, Running, code, err, kept_in, up},
     support::{FIXTURE, Lab, is_running, signal, wait_for},
 };

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    daemon::Crib,
+    support::crib::Crib,
     support::program::{Bench, SECRET, code, err, kept_in, out},
 };
 

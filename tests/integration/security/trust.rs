@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    daemon::{Crib, frame},
+    support::crib::{Crib, frame},
     support::program::{Bench, Running, code, err, out},
 };
 

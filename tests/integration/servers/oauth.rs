@@ -10,20 +10,16 @@ use toolcrib::{
     oauth::{self, LoginState},
 };
 
-use crate::support::auth_server::{Agree, AuthServer, Behavior};
+use crate::support::{
+    auth_server::{Agree, AuthServer, Behavior},
+    login::guarded,
+};
 
 const SERVER: &str = "/.well-known/oauth-authorization-server";
 const OPENID: &str = "/.well-known/openid-configuration";
 
-/// One remote server that is called `guarded`.
-pub(crate) fn guarded(url: String, oauth: OauthConfig) -> Config {
-    let mut endpoint = HttpEndpoint::new(url);
-    endpoint.oauth = oauth;
-    Config::new([ServerConfig::new(ServerName::new("guarded").unwrap(), Endpoint::Http(endpoint))])
-}
-
 /// Settings, changed.
-pub(crate) fn settings(change: impl FnOnce(&mut OauthConfig)) -> OauthConfig {
+fn settings(change: impl FnOnce(&mut OauthConfig)) -> OauthConfig {
     let mut oauth = OauthConfig::default();
     change(&mut oauth);
     oauth

@@ -5,13 +5,12 @@ use std::fs;
 use serde_json::{Value, json};
 use toolcrib::{config::ToolRenames, tool::ToolName};
 
-use crate::{
-    daemon::Crib,
-    support::{
-        FIXTURE, Lab, manager,
-        program::{Bench, code, err, out},
-        say, within,
-    },
+use crate::support::{
+    FIXTURE, Lab,
+    crib::Crib,
+    manager,
+    program::{Bench, code, err, out},
+    say, within,
 };
 
 /// `say` is the fixture's `echo`, and `echo` its `pid`. All other rules have the server's own names.

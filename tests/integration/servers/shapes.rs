@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolcrib::{Config, Error, Manager, error::Phase};
 
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 use crate::support::{
     Lab, call, manager,
     program::{Bench, err, out},

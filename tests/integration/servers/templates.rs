@@ -12,15 +12,13 @@ use serde_json::Value;
 use toolcrib::{Config, Env, Manager, ServerEvent, StartOptions};
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::{
-    daemon::Crib,
-    runs::spans::{Capture, table},
-    support::{
-        program::{Bench, code, err, out},
-        python::until_made,
-        scrape::{get, metrics_address, value},
-        wait_for,
-    },
+use crate::support::{
+    crib::Crib,
+    program::{Bench, code, err, out},
+    python::until_made,
+    scrape::{get, metrics_address, value},
+    spans::{Capture, table},
+    wait_for,
 };
 
 /// The module that every server imports. It takes a while, and no CPU time.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::faults::Fleet;
-use crate::daemon::Crib;
+use crate::support::crib::Crib;
 use crate::support::{
     nats::NatsServer,
     program::{code, err, out},

@@ -22,12 +22,10 @@ use super::{
     super::remote::remote,
     scripted::{Asked, call, event, events, held_back, scripted},
 };
-use crate::{
-    daemon::Crib,
-    support::{
-        program::{code, err},
-        within,
-    },
+use crate::support::{
+    crib::Crib,
+    program::{code, err},
+    within,
 };
 
 /// A refusal with the wait that it asks for.
