@@ -5,7 +5,7 @@
 //! that had begun and has no end that its outcome is unknown.
 //!
 //! Rules, each with a test:
-//! - What [`Lease::append`] has returned for is on the disk.
+//! - What [`TaskLease::append`] has returned for is on the disk.
 //! - A journal is appended to by position: an owner that is no longer the last one is refused.
 //! - A finished task stays finished. A second process cannot open the same store.
 //! - A store that could not write once writes nothing more: the run stops before it spends more.
@@ -23,6 +23,7 @@ mod tests;
 
 pub use self::{
     history::StepState,
+    lease::TaskLease,
     record::{JUDGE, StepKind},
     spending::Spending,
     sqlite::{FILE, OpenedStore, RunStore, StoreSetup},

@@ -23,7 +23,7 @@ use crate::{
     llm::LlmClient,
     recording::Feed,
     store::{
-        TaskJournal,
+        TaskJournal, TaskLease,
         nats::{Claimed, ClaimedTask},
     },
     task::{Outcome, Reason, Task, TaskError, TaskReport, sample_name},

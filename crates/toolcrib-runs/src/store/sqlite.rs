@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, config::DbConfig, params,
 };
@@ -25,6 +26,7 @@ use tokio::{sync::oneshot, time::timeout};
 use self::read::{ended, ended_as, journal_of, spending};
 use super::{
     history::History,
+    lease::TaskLease,
     record::{Entry, Record},
     spending::{Spending, SpentFor},
 };
@@ -252,35 +254,38 @@ pub(crate) struct Lease {
     next: Mutex<usize>,
 }
 
-impl Lease {
-    /// Appends a record; it is on the disk when this returns. Cancel safe: the record is written or it is not.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; somebody else has taken over the task.
-    pub(crate) async fn append(&self, entry: Entry) -> Result<()> {
-        let (id, line) = (self.task.clone(), line(&entry));
-        let answer = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let position = count(*next);
-            *next += 1;
-            self.store.send(move |store| {
-                // The claim of another owner has this position, or there is a gap before it after the store was
-                // exchanged for an older one.
-                let mut append = store.prepare_cached(
-                    "insert into journal select ?1, ?2, ?3
-                       where exists(select 1 from journal where task = ?1 and position = ?2 - 1)
-                     on conflict do nothing",
-                )?;
-                append.execute(params![id, position, line])
-            })?
-        };
-        match answer.await.map_err(|_| self.store.closed())? {
-            1 => Ok(()),
-            _ => Err(Error::io(
-                format!("cannot write the journal of `{}`", self.task),
-                io::Error::other("another process has taken over the task"),
-            )),
-        }
+impl TaskLease for Lease {
+    fn append(&self, entry: Entry) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let (id, line) = (self.task.clone(), line(&entry));
+            let answer = {
+                let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+                let position = count(*next);
+                *next += 1;
+                self.store.send(move |store| {
+                    // The claim of another owner has this position, or there is a gap before it after the store was
+                    // exchanged for an older one.
+                    let mut append = store.prepare_cached(
+                        "insert into journal select ?1, ?2, ?3
+                           where exists(select 1 from journal where task = ?1 and position = ?2 - 1)
+                         on conflict do nothing",
+                    )?;
+                    append.execute(params![id, position, line])
+                })?
+            };
+            match answer.await.map_err(|_| self.store.closed())? {
+                1 => Ok(()),
+                _ => Err(Error::io(
+                    format!("cannot write the journal of `{}`", self.task),
+                    io::Error::other("another process has taken over the task"),
+                )),
+            }
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        // This process owns the whole store.
+        Ok(())
     }
 }
 

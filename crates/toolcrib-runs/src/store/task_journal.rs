@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     history::{Diverged, History, StepState},
-    lease::Lease,
+    lease::TaskLease,
     record::{Entry, Record, StepKey, StepKind},
 };
 use crate::{
@@ -28,7 +28,7 @@ pub struct TaskJournal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    lease: Lease,
+    lease: Box<dyn TaskLease>,
     claimed: Instant,
     secrets: Secrets,
     // Std mutex: held for a look-up.
@@ -53,10 +53,10 @@ impl JournaledStep {
 }
 
 impl TaskJournal {
-    pub(crate) fn new(lease: impl Into<Lease>, history: History, secrets: Secrets) -> Self {
+    pub fn new(lease: impl TaskLease + 'static, history: History, secrets: Secrets) -> Self {
         let (repeated, unknown) = (history.repeated.into(), history.given_up.into());
         let (history, reused) = (Mutex::new(history), 0.into());
-        let (lease, claimed) = (lease.into(), Instant::now());
+        let (lease, claimed) = (Box::new(lease), Instant::now());
         Self(Arc::new(Inner { lease, claimed, secrets, history, reused, repeated, unknown }))
     }
 

@@ -19,6 +19,7 @@ use async_nats::{
     },
 };
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
 use tokio::{io::AsyncReadExt as _, sync::Mutex, time::sleep};
 
@@ -26,7 +27,7 @@ use super::{LARGEST, NatsStore, boot_time, nonce};
 use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
-    store::record::Entry,
+    store::{TaskLease, record::Entry},
     text::short_hex,
 };
 
@@ -209,37 +210,33 @@ pub(super) enum Append {
     Failed(Error),
 }
 
-impl NatsLease {
-    /// Appends a record; it is on the disk of the server when this returns.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; somebody else has taken over the task.
-    pub async fn append(&self, entry: Entry) -> Result<()> {
-        let Inner { store, key, nonce, last, .. } = &*self.0;
-        let mut last = last.lock().await;
-        let asked = boot_time();
-        match store.append(key, *last, &entry, nonce, || self.is_ours()).await {
-            Ok(sequence) => {
-                *last = sequence;
-                self.proven(asked);
-                Ok(())
+impl TaskLease for NatsLease {
+    fn append(&self, entry: Entry) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Inner { store, key, nonce, last, .. } = &*self.0;
+            let mut last = last.lock().await;
+            let asked = boot_time();
+            match store.append(key, *last, &entry, nonce, || self.is_ours()).await {
+                Ok(sequence) => {
+                    *last = sequence;
+                    self.proven(asked);
+                    Ok(())
+                }
+                Err(Append::Replaced) => {
+                    self.0.lost.cancel();
+                    Err(self.taken_over())
+                }
+                Err(Append::Failed(error)) => Err(error),
             }
-            Err(Append::Replaced) => {
-                self.0.lost.cancel();
-                Err(self.taken_over())
-            }
-            Err(Append::Failed(error)) => Err(error),
-        }
+        })
     }
 
-    /// Whether something may be started outside.
-    ///
-    /// # Errors
-    /// [`Error::Io`]: the last proof that the task is ours is too old, or somebody else has it.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(self.taken_over()) }
     }
+}
 
+impl NatsLease {
     fn is_ours(&self) -> bool {
         let now = u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX);
         !self.0.lost.is_cancelled() && now < self.0.until.load(SeqCst)

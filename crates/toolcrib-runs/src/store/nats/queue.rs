@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     store::{
+        TaskLease,
         history::History,
         record::{Entry, Record},
     },
