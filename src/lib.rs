@@ -126,6 +126,12 @@ use toolcrib_runs::store;
 #[doc(inline)]
 pub use toolcrib_runs::{crew, export, recording, report, run, run_files, view};
 
+#[cfg(feature = "nats")]
+use toolcrib_workers::nats;
+#[cfg(feature = "nats")]
+#[doc(inline)]
+pub use toolcrib_workers::workers;
+
 #[cfg(feature = "agents")]
 #[doc(inline)]
 pub use toolcrib_models::llm;

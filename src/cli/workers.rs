@@ -13,7 +13,7 @@ use toolcrib::{
     Error, HttpClients,
     config::{HttpConfig, Secrets},
     doctor::{self, Finding},
-    run::{WorkQueue, WorkQueueOptions},
+    workers::{WorkQueue, WorkQueueOptions},
 };
 
 use crate::cli::terminal::output;

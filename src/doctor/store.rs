@@ -11,7 +11,7 @@ use super::{Finding, Mark};
 use crate::{
     error::{Error, Result},
     http::{HttpClients, request},
-    store::nats::{JetStreamFacts, LARGEST, OLDEST, StoreFacts, look_at},
+    nats::{JetStreamFacts, LARGEST, OLDEST, StoreFacts, look_at},
     text::{counted, seconds},
 };
 

@@ -4,7 +4,7 @@
 //! crates of toolcrib, and can change in any version.
 
 // A build of parts leaves some functions without a caller.
-#![cfg_attr(not(all(feature = "nats", feature = "schema")), allow(dead_code, unused_imports))]
+#![cfg_attr(not(feature = "schema"), allow(dead_code, unused_imports))]
 
 #[doc(hidden)]
 pub mod agent;

@@ -24,11 +24,10 @@
 //! # }
 //! ```
 
-#[cfg(feature = "nats")]
-mod collector;
 mod input_files;
 mod manifest;
 mod open;
+mod outside_tasks;
 mod resume;
 mod run_all;
 mod samples;
@@ -40,12 +39,6 @@ mod task_set;
 #[cfg(test)]
 mod tests;
 mod totals;
-#[cfg(feature = "nats")]
-mod work_queue;
-#[cfg(feature = "nats")]
-mod worker;
-#[cfg(feature = "nats")]
-mod worker_info;
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -54,8 +47,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "nats")]
-pub use self::collector::RunCollector;
 use self::scoring::ScoringSetup;
 pub use self::{
     open::OpenRun,
@@ -68,11 +59,8 @@ pub use self::{
     task_set::TaskSet,
     totals::{JudgeTotals, Totals},
 };
-#[cfg(feature = "nats")]
-pub use self::{
-    work_queue::{Cancellation, StoredRun, Submission, SubmitOptions, WorkQueue, WorkQueueOptions},
-    worker_info::{ServerAtWorker, TaskAtWorker, WorkerInfo},
-};
+#[doc(hidden)]
+pub use self::{resume::tasks_digest, started::group_answer};
 pub use crate::agent::BudgetLimits;
 pub use crate::score::{Majority, PassRate, RateOfK, SampleFigures};
 use crate::{
@@ -95,7 +83,6 @@ pub const CASSETTE: &str = "cassette.jsonl";
 const JOBS: NonZeroUsize = NonZeroUsize::new(4).expect("four is not zero");
 
 /// Tasks to run, and how.
-#[cfg_attr(feature = "nats", expect(clippy::struct_excessive_bools, reason = "each is an option of its own"))]
 pub struct Run {
     config: Config,
     tasks: TaskSet,
@@ -117,11 +104,8 @@ pub struct Run {
     until_pass: bool,
     scoring: ScoringSetup,
     budget: BudgetLimits,
-    /// Tasks come from a store that workers share; it has no tasks and no journal of its own.
+    /// Tasks come from elsewhere: it has no tasks and no journal of its own.
     is_worker: bool,
-    /// Limits of endpoints hold for all workers together.
-    #[cfg(feature = "nats")]
-    shares_limits: bool,
 }
 
 /// Where the files of a run go.
@@ -214,8 +198,6 @@ impl Run {
             scoring: ScoringSetup::default(),
             budget: BudgetLimits::default(),
             is_worker: false,
-            #[cfg(feature = "nats")]
-            shares_limits: false,
         }
     }
 
@@ -361,28 +343,6 @@ impl Run {
     #[must_use]
     pub fn resume(self, resume: Resume) -> Self {
         Self { resume, ..self }
-    }
-
-    /// Makes it a run for [`StartedRun::work`]: it has no tasks of its own, and starts its servers all the same.
-    #[cfg(feature = "nats")]
-    #[must_use]
-    pub fn worker(self) -> Self {
-        Self { is_worker: true, ..self }
-    }
-
-    /// The limits of the endpoints of its models hold for all workers of the store together that share them, not for each.
-    ///
-    /// # Errors
-    /// [`Error::Input`] when no endpoint has a limit.
-    #[cfg(feature = "nats")]
-    pub fn share_limits(mut self) -> Result<Self, Error> {
-        if worker::limited_endpoints(&self).is_empty() {
-            let help = "set max_in_flight, requests_per_minute or tokens_per_minute in its table of [llm]"
-                .to_owned();
-            return Err(Error::input("no endpoint of a model has a limit to share", Some(help)));
-        }
-        self.shares_limits = true;
-        Ok(self)
     }
 
     /// The journal outlives the end of this program, but not a power cut: no step waits for the disk.

@@ -195,7 +195,8 @@ impl RunFiles {
         self.append_parts(&ReportParts::of(report, &self.secrets))
     }
 
-    pub(crate) fn append_parts(&self, parts: &ReportParts) -> Result<()> {
+    #[doc(hidden)]
+    pub fn append_parts(&self, parts: &ReportParts) -> Result<()> {
         for (place, text) in &parts.files {
             self.write(place, text)?;
         }
@@ -224,7 +225,8 @@ impl RunFiles {
 
 /// Parts of a report as they are written, without secrets.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ReportParts {
+#[doc(hidden)]
+pub struct ReportParts {
     /// Its line of `results.jsonl`.
     pub line: Value,
     /// The files of the task, behind their places in the folder of the run.
@@ -276,8 +278,7 @@ impl ReportParts {
     }
 
     /// Whether all files are inside of the folder of the run.
-    #[cfg(feature = "nats")]
-    pub(crate) fn stay_inside(&self) -> bool {
+    pub fn stay_inside(&self) -> bool {
         let inside = |place: &str| {
             let mut parts = Path::new(place).components();
             parts.next().is_some_and(|first| first.as_os_str() == "tasks" || first.as_os_str() == "tools")

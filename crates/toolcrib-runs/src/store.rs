@@ -12,8 +12,6 @@
 
 mod history;
 mod lease;
-#[cfg(feature = "nats")]
-pub mod nats;
 mod record;
 mod spending;
 mod sqlite;
@@ -22,9 +20,9 @@ mod task_journal;
 mod tests;
 
 pub use self::{
-    history::StepState,
+    history::{History, StepState},
     lease::TaskLease,
-    record::{JUDGE, StepKind},
+    record::{Entry, JUDGE, Record, StepKey, StepKind},
     spending::Spending,
     sqlite::{FILE, OpenedStore, RunStore, StoreSetup},
     task_journal::{JournaledStep, TaskJournal},

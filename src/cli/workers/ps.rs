@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use serde_json::json;
 use toolcrib::{
     cli_support::{counted, cut, rounded_count},
-    run::{StoredRun, TaskAtWorker, WorkerInfo},
+    workers::{StoredRun, TaskAtWorker, WorkerInfo},
 };
 
 use super::StoreChoice;

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use tokio::time::sleep;
-use toolcrib::{Error, report, run::RunCollector};
+use toolcrib::{Error, report, workers::RunCollector};
 
 use super::StoreArgs;
 use crate::cli::{

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 use serde_json::json;
-use toolcrib::run::SubmitOptions;
+use toolcrib::workers::SubmitOptions;
 
 use super::{StoreArgs, lane};
 use crate::cli::{

@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Args;
-use toolcrib::{Env, HttpClients, LlmClient, run::TaskSet};
+use toolcrib::{Env, HttpClients, LlmClient, run::TaskSet, workers::WorkOptions};
 
 use super::{StoreArgs, lane};
 use crate::cli::{
@@ -74,14 +74,14 @@ impl Worker {
         if self.allow_commands {
             run = run.allow_commands();
         }
-        if self.shared_limits {
-            run = run.share_limits()?;
-        }
+        let mut options = WorkOptions::default();
+        (options.until_empty, options.shared_limits) = (self.until_empty, self.shared_limits);
+        options.check(&run)?;
         let open = run.open()?;
         ui.status("Starting", counted(servers, "server"));
         let mut started = pending.beside(ui, Box::pin(open.start())).await?;
         ui.status("Working", format!("{} at once", counted(self.jobs.get(), "task")));
-        Box::pin(started.work(&queue, self.until_empty)).await;
+        Box::pin(queue.work(&mut started, &options)).await;
         let done = started.finish().await?;
         summary::show(ui, &done);
         ui.status("Folder", done.folder.display().to_string());

@@ -8,7 +8,7 @@ use std::{
 
 /// The modules in rows, from the lowest: a module may use those of lower rows. The names of the layers are those of
 /// `docs/architecture.md`; a layer has several rows where some of its modules use others.
-const ROWS: [&[&str]; 18] = [
+const ROWS: [&[&str]; 19] = [
     // L0
     &["trace", "background", "bounded", "duration", "cancel", "large", "text", "style"],
     &["tool", "retry", "limit", "json_rpc"],
@@ -27,9 +27,10 @@ const ROWS: [&[&str]; 18] = [
     // L4
     &["metrics", "run_files", "score"],
     &["store"],
-    &["recording"],
+    &["recording", "nats"],
     &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
     &["daemon", "export", "run", "view"],
+    &["workers"],
     // L5
     &["cli", "cli_support", "fuzz"],
     &["main"],
@@ -40,7 +41,7 @@ const LOWEST: usize = 5;
 
 /// Modules that use less than their row allows, and all that they use above L0: models know no servers, and what records the traffic
 /// of agents knows neither models nor servers.
-const SIDES: [(&str, &[&str]); 8] = [
+const SIDES: [(&str, &[&str]); 9] = [
     ("http", &[]),
     ("process", &[]),
     ("trust", &[]),
@@ -48,11 +49,12 @@ const SIDES: [(&str, &[&str]); 8] = [
     ("builtin", &["http"]),
     ("llm", &["http"]),
     ("store", &["run_files"]),
+    ("nats", &["store"]),
     ("recording", &["run_files", "store"]),
 ];
 
 /// The sources of the crates that these rows go through, from the top.
-pub(super) const CRATES: [&str; 7] = [
+pub(super) const CRATES: [&str; 8] = [
     "src",
     "crates/toolcrib-core/src",
     "crates/toolcrib-net/src",
@@ -60,6 +62,7 @@ pub(super) const CRATES: [&str; 7] = [
     "crates/toolcrib-models/src",
     "crates/toolcrib-runs/src",
     "crates/toolcrib-gateway/src",
+    "crates/toolcrib-workers/src",
 ];
 
 /// Lines that one file may have; and half of the files must have fewer than this.

@@ -97,7 +97,7 @@ impl Make {
 }
 
 /// 128 bits of SHA-256 of all tasks, and of how often each is carried out.
-pub(super) fn tasks_digest(tasks: &TaskSet, samples: NonZeroU32) -> String {
+pub fn tasks_digest(tasks: &TaskSet, samples: NonZeroU32) -> String {
     let mut hash = Sha256::new();
     for digest in tasks.digests() {
         hash.update(digest.to_be_bytes());

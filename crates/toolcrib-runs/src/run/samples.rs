@@ -70,7 +70,8 @@ impl TaskSet {
     ///
     /// # Errors
     /// [`Error::Input`]: a task is called as a sample of another one. As [`TaskSet::get`].
-    pub(super) fn check_sample_names(&self, samples: NonZeroU32) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check_sample_names(&self, samples: NonZeroU32) -> Result<()> {
         if samples.get() == 1 {
             return Ok(());
         }

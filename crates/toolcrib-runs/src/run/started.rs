@@ -35,7 +35,7 @@ use crate::{
 pub struct StartedRun {
     pub(super) open: OpenRun,
     pub(super) servers: Servers,
-    feed: Option<Feed>,
+    pub(super) feed: Option<Feed>,
     scoring: Arc<Scoring>,
     totals: Totals,
     /// Budget of all tasks. It begins with the first one.
@@ -140,11 +140,6 @@ impl StartedRun {
         totals.llm = self.model().map(LlmClient::stats);
         self.totals = totals;
         self.write_manifest(Some((&self.totals, self.end())))
-    }
-
-    #[cfg(feature = "nats")]
-    pub(super) fn take_feed(&mut self) -> Option<Feed> {
-        self.feed.take()
     }
 
     fn end(&self) -> RunEnd {
@@ -280,7 +275,8 @@ impl StartedRun {
     }
 
     /// The report of a task, which is not written yet. `id` is its id in the files of this run.
-    pub(super) async fn work_on(
+    #[doc(hidden)]
+    pub async fn work_on(
         &self,
         agent: &Agent,
         task: &Task,
@@ -372,7 +368,8 @@ impl StartedRun {
     }
 
     /// Writes a report, and lets go of what is on disk then: a large run need not hold all of its conversations.
-    pub(super) fn keep(&self, report: &mut TaskReport) {
+    #[doc(hidden)]
+    pub fn keep(&self, report: &mut TaskReport) {
         let OpenRun { about, files, cassette_mode, .. } = &self.open;
         report.run.clone_from(&about.run);
         report.attempt = report.attempt.max(1);
@@ -448,7 +445,7 @@ impl StartedRun {
 }
 
 /// Names the group of answers of the task's samples that are the same as this one.
-pub(super) async fn group_answer(task: &Task, report: &mut TaskReport) {
+pub async fn group_answer(task: &Task, report: &mut TaskReport) {
     let form = match &report.answer {
         Some(answer) => score::answer_form(task, answer).await,
         None => None,

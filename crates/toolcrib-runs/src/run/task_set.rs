@@ -315,8 +315,8 @@ impl TaskSet {
     ///
     /// # Errors
     /// As [`TaskSet::get`].
-    #[cfg(feature = "nats")]
-    pub(super) fn first_with_files(&self) -> Result<Option<Cow<'_, Task>>> {
+    #[doc(hidden)]
+    pub fn first_with_files(&self) -> Result<Option<Cow<'_, Task>>> {
         let mut tasks = self.iter();
         tasks.find(|task| task.as_ref().map_or(true, |task| !task.files.is_empty())).transpose()
     }

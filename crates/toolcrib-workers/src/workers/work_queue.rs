@@ -8,13 +8,13 @@ use std::{num::NonZeroU32, time::Duration};
 use serde_json::{Value, json};
 
 pub use self::{cancel::Cancellation, overview::StoredRun};
-use super::{TaskSet, resume::tasks_digest};
 use crate::{
     cancel::CancellationToken,
     config::Secrets,
     error::{Error, Result},
+    nats::{DEFAULT_LANE, NatsSetup, NatsStore, REMOVED},
+    run::{TaskSet, tasks_digest},
     run_files::ReportParts,
-    store::nats::{DEFAULT_LANE, NatsSetup, NatsStore, REMOVED},
     task::{Task, TaskReport},
     text::counted,
 };

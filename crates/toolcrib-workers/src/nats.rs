@@ -41,10 +41,10 @@ use async_nats::{
 use percent_encoding::percent_decode_str;
 use tokio::time::sleep;
 
+pub use self::facts::{JetStreamFacts, StoreFacts, look_at};
 use self::lanes::KnownLanes;
-pub use self::{
+pub(crate) use self::{
     cancel::Closed,
-    facts::{JetStreamFacts, StoreFacts, look_at},
     lanes::DEFAULT_LANE,
     lease::NatsLease,
     outcomes::TaskOutcome,

@@ -15,7 +15,7 @@ use super::{NatsStore, PATIENCE, outcomes::millis};
 use crate::error::Result;
 
 /// Bytes of one entry.
-pub const LARGEST_ENTRY: usize = 16 << 10;
+pub(crate) const LARGEST_ENTRY: usize = 16 << 10;
 
 /// Bytes of all entries.
 const LARGEST_REGISTRY: i64 = 32 << 20;
@@ -24,7 +24,7 @@ const BUCKET: &str = "toolcrib_workers";
 
 /// Kind of an entry of a worker: there is one of each. All workers follow the claims, and so these are small.
 #[derive(Clone, Copy)]
-pub enum EntryKind {
+pub(crate) enum EntryKind {
     /// The state and work of the worker.
     Info,
     /// The parts that it claims of limits which workers share.
@@ -45,10 +45,10 @@ impl EntryKind {
 }
 
 /// After so long without a new entry a worker is gone.
-pub const GONE: Duration = Duration::from_secs(10);
+pub(crate) const GONE: Duration = Duration::from_secs(10);
 
 /// An entry of a worker, new or taken back.
-pub struct RegistryEntry {
+pub(crate) struct RegistryEntry {
     /// Its name, unlike that of every other worker.
     pub worker: String,
     /// When it was written, in milliseconds since 1970 by the clock of the server.
@@ -69,7 +69,7 @@ impl RegistryEntry {
 }
 
 /// The registry of one store.
-pub struct WorkerRegistry {
+pub(crate) struct WorkerRegistry {
     store: NatsStore,
     bucket: kv::Store,
     /// When it was made, in milliseconds since 1970 by the clock of the server.
@@ -159,12 +159,12 @@ impl WorkerRegistry {
     }
 
     /// Whether all workers that are at work have had the time to write their entries.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.store.age(self.made) >= GONE
     }
 
     /// How long ago something was written.
-    pub fn age(&self, written: i64) -> Duration {
+    pub(crate) fn age(&self, written: i64) -> Duration {
         self.store.age(written)
     }
 
@@ -172,7 +172,7 @@ impl WorkerRegistry {
     ///
     /// # Errors
     /// [`Error::Io`](toolcrib_core::Error::Io); it took too long.
-    pub async fn write(&self, kind: EntryKind, worker: &str, entry: Vec<u8>) -> Result<()> {
+    pub(crate) async fn write(&self, kind: EntryKind, worker: &str, entry: Vec<u8>) -> Result<()> {
         let failed =
             |error: &dyn Display| self.store.failed("cannot write to the registry of workers of", error);
         let put = timeout(PATIENCE, self.bucket.put(kind.key(worker), entry.into())).await;
@@ -180,7 +180,7 @@ impl WorkerRegistry {
     }
 
     /// Takes the entries of a worker back. What fails here is done by time.
-    pub async fn remove(&self, worker: &str) {
+    pub(crate) async fn remove(&self, worker: &str) {
         for kind in [EntryKind::Claims, EntryKind::Info] {
             let _ = timeout(PATIENCE, self.bucket.purge(kind.key(worker))).await;
         }
@@ -190,7 +190,7 @@ impl WorkerRegistry {
     ///
     /// # Errors
     /// [`Error::Io`](toolcrib_core::Error::Io).
-    pub async fn watch(&self) -> Result<impl Stream<Item = Result<RegistryEntry>> + Unpin + use<>> {
+    pub(crate) async fn watch(&self) -> Result<impl Stream<Item = Result<RegistryEntry>> + Unpin + use<>> {
         let store = self.store.clone();
         let failed = move |error: &dyn Display| store.failed("cannot read the registry of workers of", error);
         let watch = self

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    store::record::{Entry, Record},
+    store::{Entry, Record},
     task::Task,
 };
 
@@ -43,7 +43,7 @@ impl CancelFlag {
 }
 
 /// The state of a task when its run was cancelled.
-pub enum Closed {
+pub(crate) enum Closed {
     /// It is recorded as cancelled.
     Cancelled,
     /// A worker has it, which sees the flag.

@@ -19,7 +19,7 @@ pub(crate) struct SubmittedRun {
 }
 
 /// How a task has ended.
-pub struct TaskOutcome {
+pub(crate) struct TaskOutcome {
     pub run: String,
     pub task: String,
     /// When, in milliseconds since 1970 by the clock of the server.

@@ -8,7 +8,7 @@ use super::{NatsStore, cancel::flag_key, name_of, queue::run_key, token};
 use crate::error::Result;
 
 /// Key in the stored description of a run that is being removed.
-pub const REMOVED: &str = "removed";
+pub(crate) const REMOVED: &str = "removed";
 
 impl NatsStore {
     /// How many tasks of a run a worker has.

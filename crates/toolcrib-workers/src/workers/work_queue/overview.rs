@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use super::WorkQueue;
-use crate::{error::Result, run::WorkerInfo, score::PassRate, store::nats::TaskOutcome};
+use super::{super::WorkerInfo, WorkQueue};
+use crate::{error::Result, nats::TaskOutcome, run::PassRate};
 
 /// The rate of a run is that of the tasks that ended in this time.
 const LATELY: Duration = Duration::from_secs(5 * 60);

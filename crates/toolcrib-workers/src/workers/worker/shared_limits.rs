@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::shares::{EndpointClaim, allowed, has_no_part};
 use crate::{
     llm::{EndpointLimits, LimitedEndpoint},
-    store::nats::{GONE, RegistryEntry},
+    nats::{GONE, RegistryEntry},
 };
 
 /// The claims of a worker, by endpoint.

@@ -9,15 +9,16 @@ use std::{
 use futures_util::StreamExt;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::{held::HeldTasks, shared_limits::SharedLimits};
+use super::{
+    super::worker_info::{ServerAtWorker, TaskAtWorker, WorkerInfo},
+    held::HeldTasks,
+    shared_limits::SharedLimits,
+};
 use crate::{
     llm::{LimitedEndpoint, LlmClient},
     manager::Manager,
-    run::{
-        Run, StartedRun,
-        worker_info::{ServerAtWorker, TaskAtWorker, WorkerInfo},
-    },
-    store::nats::{EntryKind, LARGEST_ENTRY, NatsStore, WorkerRegistry},
+    nats::{EntryKind, LARGEST_ENTRY, NatsStore, WorkerRegistry},
+    run::{Run, StartedRun},
     task,
 };
 
@@ -32,14 +33,15 @@ pub(super) struct Registration {
     began: Instant,
     registry: Option<WorkerRegistry>,
     limits: SharedLimits,
+    shares_limits: bool,
 }
 
 impl Registration {
-    pub(super) fn new(run: &StartedRun) -> Self {
+    pub(super) fn new(run: &StartedRun, shares_limits: bool) -> Self {
         // In the order in which they began: one that joins takes no part from those that have one.
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let worker = format!("{began:012x}{:08x}", fastrand::u32(..));
-        let endpoints = if run.setup().shares_limits { limited_endpoints(run.setup()) } else { Vec::new() };
+        let endpoints = if shares_limits { limited_endpoints(run.setup()) } else { Vec::new() };
         Self {
             limits: SharedLimits::new(&worker, endpoints),
             worker,
@@ -47,6 +49,7 @@ impl Registration {
             started: task::now(),
             began: Instant::now(),
             registry: None,
+            shares_limits,
         }
     }
 
@@ -55,7 +58,7 @@ impl Registration {
     pub(super) async fn keep(&mut self, run: &StartedRun, store: &NatsStore, held: &HeldTasks) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let shares_limits = run.setup().shares_limits;
+        let shares_limits = self.shares_limits;
         let mut entries = None;
         loop {
             let next = async {
@@ -104,13 +107,12 @@ impl Registration {
         info.endpoints = self.limits.claim(may_grow, age);
         let Some(registry) = &self.registry else { return false };
         let claims = serde_json::to_vec(&info.endpoints).unwrap_or_default();
-        let is_shared = run.setup().shares_limits;
         let write = async {
-            if is_shared {
+            if self.shares_limits {
                 registry.write(EntryKind::Claims, &self.worker, claims).await?;
             }
             // What a task waits for may name what a server or a model said.
-            let text = run.setup().config.secrets.hide_json(info.text(LARGEST_ENTRY));
+            let text = run.setup().config().secrets.hide_json(info.text(LARGEST_ENTRY));
             registry.write(EntryKind::Info, &self.worker, text.into_bytes()).await
         };
         matches!(timeout(EVERY, write).await, Ok(Ok(())))
@@ -124,7 +126,7 @@ impl Registration {
     }
 
     fn info(&self, run: &StartedRun, held: &HeldTasks) -> WorkerInfo {
-        let activity = run.open.files.events().activity();
+        let activity = run.activity()();
         let names: HashMap<String, _> =
             held.all().into_iter().map(|task| (task.local_name(), task)).collect();
         let tasks = activity.tasks.iter().filter_map(|work| {
@@ -144,10 +146,10 @@ impl Registration {
             toolcrib: env!("CARGO_PKG_VERSION").to_owned(),
             started: self.started.clone(),
             uptime: self.began.elapsed(),
-            slots: run.setup().jobs.get(),
+            slots: run.setup().jobs_at_once().get(),
             runs: held.by_run(),
             tasks: tasks.collect(),
-            servers: ServerAtWorker::list(&run.servers.manager().map(Manager::status).unwrap_or_default()),
+            servers: ServerAtWorker::list(&run.manager().map(Manager::status).unwrap_or_default()),
             tasks_ended: held.ended(),
             calls: activity.calls_ended,
             llm_requests: model.request_count,
@@ -159,9 +161,8 @@ impl Registration {
 }
 
 /// The endpoints of all models of a run that have limits.
-pub(in crate::run) fn limited_endpoints(run: &Run) -> Vec<LimitedEndpoint> {
-    let models = [run.model.as_ref(), run.scoring.judge.as_ref()];
-    let mut found: Vec<_> = models.into_iter().flatten().flat_map(LlmClient::limited_endpoints).collect();
+pub(super) fn limited_endpoints(run: &Run) -> Vec<LimitedEndpoint> {
+    let mut found: Vec<_> = run.models().flat_map(LlmClient::limited_endpoints).collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found.dedup_by(|a, b| a.id == b.id);
     found

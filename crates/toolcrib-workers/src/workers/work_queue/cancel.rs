@@ -4,7 +4,7 @@ use super::{WorkQueue, no_such_run, result};
 use crate::{
     config::Secrets,
     error::{Error, Result},
-    store::nats::{Closed, REMOVED},
+    nats::{Closed, REMOVED},
     task::{Task, TaskReport, sample_name},
 };
 

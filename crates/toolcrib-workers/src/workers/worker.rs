@@ -11,55 +11,87 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::time::sleep;
 
-pub(super) use self::registration::limited_endpoints;
 use self::{
     held::{HeldTask, HeldTasks},
-    registration::Registration,
+    registration::{Registration, limited_endpoints},
 };
-use super::{RunEvent, StartedRun, Totals, WorkQueue, started::group_answer, work_queue::result};
+use super::{WorkQueue, work_queue::result};
 use crate::{
     agent::Agent,
     error::{Error, ErrorCode, Result},
-    llm::LlmClient,
-    recording::Feed,
-    store::{
-        TaskJournal, TaskLease,
-        nats::{Claimed, ClaimedTask},
-    },
-    task::{Outcome, Reason, Task, TaskError, TaskReport, sample_name},
+    nats::{Claimed, ClaimedTask},
+    run::{Run, StartedRun, Totals, group_answer},
+    store::{TaskJournal, TaskLease as _},
+    task::{Outcome, Reason, TaskError, TaskReport, sample_name},
 };
 
 /// How long a worker waits before it asks a store again that did not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl StartedRun {
-    /// Takes tasks from `queue` and runs them, as many at once as the run has jobs, until the run is cancelled or, with
-    /// `until_empty`, the queue has no task left. A task that is under way then is handed back.
-    ///
-    /// An error that keeps reports from being written is returned by [`StartedRun::finish`].
-    pub async fn work(&mut self, queue: &WorkQueue, until_empty: bool) {
-        let feed = self.take_feed();
-        let worked = async {
-            self.write_manifest(None)?;
-            let totals = self.take_tasks(queue, until_empty, feed).await?;
-            self.end_with(totals)
-        };
-        if let Err(error) = worked.await {
-            self.failed(error);
-        }
-    }
+/// How a run takes tasks from a [`WorkQueue`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct WorkOptions {
+    /// End when the queue has no task left, in place of waiting for more.
+    pub until_empty: bool,
+    /// The limits of the endpoints of its models hold for all workers of the store together that share them, not for each.
+    pub shared_limits: bool,
+}
 
-    async fn take_tasks(&self, queue: &WorkQueue, until_empty: bool, feed: Option<Feed>) -> Result<Totals> {
-        let (setup, agent) = (self.setup(), &self.agent(feed));
-        let held = HeldTasks::default();
+impl WorkOptions {
+    /// Checks whether `run` can work so. It need not have started for that.
+    ///
+    /// # Errors
+    /// [`Error::Input`]: limits are to be shared, and no endpoint has one.
+    pub fn check(&self, run: &Run) -> Result<()> {
+        if self.shared_limits && limited_endpoints(run).is_empty() {
+            let help = "set max_in_flight, requests_per_minute or tokens_per_minute in its table of [llm]"
+                .to_owned();
+            return Err(Error::input("no endpoint of a model has a limit to share", Some(help)));
+        }
+        Ok(())
+    }
+}
+
+impl WorkQueue {
+    /// Takes tasks and carries them out by `run`, which was [made for it](Run::worker): as many at once as it has jobs, until it is
+    /// cancelled or as `options` say. A task that is under way then is handed back.
+    ///
+    /// An error that keeps reports from being written is returned by [`StartedRun::finish`], and so is one of
+    /// [`WorkOptions::check`].
+    pub async fn work(&self, run: &mut StartedRun, options: &WorkOptions) {
+        let worked = match options.check(run.setup()).and_then(|()| run.begin_tasks()) {
+            Ok(agent) => {
+                let worker = Worker { run, agent, queue: self, held: HeldTasks::default() };
+                // Boxed: it holds the futures of all tasks under way.
+                Box::pin(worker.take_tasks(options)).await
+            }
+            Err(error) => Err(error),
+        };
+        run.end_tasks(worked);
+    }
+}
+
+/// A run that takes tasks from a queue.
+struct Worker<'a> {
+    run: &'a StartedRun,
+    agent: Agent,
+    queue: &'a WorkQueue,
+    held: HeldTasks,
+}
+
+impl Worker<'_> {
+    async fn take_tasks(&self, options: &WorkOptions) -> Result<Totals> {
+        let Self { run, queue, held, .. } = self;
+        let (cancel, jobs) = (run.cancel_token(), run.setup().jobs_at_once().get());
         let mut totals = Totals::default();
         let mut refused = RefusedTasks::default();
         let work = async {
             let (mut claiming, mut running) = (None, FuturesUnordered::new());
             let (mut ended, mut is_told) = (false, false);
             loop {
-                ended |= setup.cancel.is_cancelled() || queue.stop.is_cancelled();
-                let free = setup.jobs.get() - running.len();
+                ended |= cancel.is_cancelled() || queue.stop.is_cancelled();
+                let free = jobs - running.len();
                 let may_claim = held.may_claim();
                 if claiming.is_none() && free > 0 && !ended {
                     claiming = Some(Box::pin(async move {
@@ -67,7 +99,7 @@ impl StartedRun {
                             sleep(PAUSE).await;
                             return Ok(Claimed::default());
                         }
-                        let claimed = queue.store.claim(free, |task| self.can_carry_out(task)).await;
+                        let claimed = queue.store.claim(free, |task| run.check_task(task)).await;
                         if claimed.is_err() {
                             sleep(PAUSE).await;
                         }
@@ -91,44 +123,41 @@ impl StartedRun {
                             Ok(Claimed { tasks, refused: others }) => {
                                 is_told = false;
                                 for (key, error) in others {
-                                    refused.add(key, error, |error| self.open.warn(error));
+                                    refused.add(key, error, |error| run.warn(error));
                                 }
-                                if tasks.is_empty() && running.is_empty() && until_empty {
+                                if tasks.is_empty() && running.is_empty() && options.until_empty {
                                     ended |= queue.store.is_empty_but_for(&refused.keys).await.unwrap_or(false);
                                 }
-                                running.extend(tasks.into_iter().map(|task| self.run_claimed(agent, task, queue, &held)));
+                                running.extend(tasks.into_iter().map(|task| self.run_claimed(task)));
                             }
                             // Said once for each time that the store cannot be reached.
-                            Err(error) if !std::mem::replace(&mut is_told, true) => self.open.warn(&error),
+                            Err(error) if !std::mem::replace(&mut is_told, true) => run.warn(&error),
                             Err(_) => {}
                         }
                     }
                     Some(report) = running.next(), if !running.is_empty() => {
                         if let Some(report) = report {
                             totals.add(&report);
-                            (setup.observer)(RunEvent::TaskEnded(&report));
+                            run.task_ended(&report);
                         }
                     }
-                    () = setup.cancel.cancelled(), if !ended => {}
+                    () = cancel.cancelled(), if !ended => {}
                 }
             }
         };
-        let check = || self.check_config();
-        let working = self.open.warnings.beside(work, check);
-        let mut registration = Registration::new(self);
+        let mut registration = Registration::new(run, options.shared_limits);
         tokio::select! {
-            () = working => {}
+            () = run.beside_checks(work) => {}
             () = held.renew(queue.store.lease_time() / 4) => {}
-            () = registration.keep(self, &queue.store, &held) => {}
-            () = cancelled::watch(&queue.store, &held) => {}
+            () = registration.keep(run, &queue.store, held) => {}
+            () = cancelled::watch(&queue.store, held) => {}
         }
         registration.end().await;
         if queue.stop.is_cancelled() {
             let what = "the journal of the store has gone backwards: nothing more is done";
             return Err(Error::input(what, Some("restore the newest copy of the store".to_owned())));
         }
-        totals.llm = self.model().map(LlmClient::stats);
-        if until_empty && !setup.cancel.is_cancelled() {
+        if options.until_empty && !cancel.is_cancelled() {
             queue
                 .store
                 .is_empty_but_for(&BTreeSet::new())
@@ -138,29 +167,13 @@ impl StartedRun {
         Ok(totals)
     }
 
-    /// # Errors
-    /// [`Error::Input`]: the task needs something that this worker does not have.
-    fn can_carry_out(&self, task: &Task) -> Result<()> {
-        if task.calls.is_empty() && self.model().is_none() {
-            let help = "name one in the [llm] table of servers.toml".to_owned();
-            let what = format!("the task `{}` asks a model, and none is configured", task.id);
-            return Err(Error::input(what, Some(help)));
-        }
-        self.setup().scoring.check_task(task)
-    }
-
     /// The report of a task that has ended here. Nothing: somebody else has taken it over, or it was handed back.
-    async fn run_claimed(
-        &self,
-        agent: &Agent,
-        claimed: ClaimedTask,
-        queue: &WorkQueue,
-        held_tasks: &HeldTasks,
-    ) -> Option<TaskReport> {
+    async fn run_claimed(&self, claimed: ClaimedTask) -> Option<TaskReport> {
+        let Self { run: started, agent, queue, held: held_tasks } = self;
         let ClaimedTask { run, task, samples, lease, history, is_dead } = claimed;
         // Unlike those of other runs.
         let local_id = format!("{run}/{}", task.id);
-        let cancel = self.setup().cancel.child_token();
+        let cancel = started.cancel_token().child_token();
         let name = sample_name(&task.id, task.samples_before + 1);
         let held = Arc::new(HeldTask::new(&run, &name, lease.clone(), cancel.clone()));
         held_tasks.add(&held);
@@ -169,7 +182,7 @@ impl StartedRun {
             held.cancel();
         }
         let has_begun = history.claims > 1;
-        let steps = TaskJournal::new(lease.clone(), history, self.setup().config.secrets.clone());
+        let steps = TaskJournal::new(lease.clone(), history, started.setup().config().secrets.clone());
         let mut report = match () {
             () if held.is_cancelled() && !has_begun => TaskReport::not_begun(&task),
             () if held.is_cancelled() => {
@@ -179,7 +192,7 @@ impl StartedRun {
             }
             () if is_dead => given_up(TaskReport::begin(&task)),
             () => {
-                let work = self.work_on(agent, &task, &local_id, Some(&steps), cancel.clone());
+                let work = started.work_on(agent, &task, &local_id, Some(&steps), cancel.clone());
                 let lost = lease.lost().cancelled().then(|()| async { cancel.cancel() });
                 let stop = async {
                     lost.await;
@@ -223,7 +236,7 @@ impl StartedRun {
         steps.done(report.status, Some(result)).await.ok()?;
         lease.finish(report.status.name()).await;
         report.task = local_id;
-        self.keep(&mut report);
+        self.run.keep(&mut report);
         Some(report)
     }
 }

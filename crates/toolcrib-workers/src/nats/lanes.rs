@@ -10,7 +10,7 @@ use super::{NatsStore, name_of, token};
 use crate::error::Result;
 
 /// The lane of runs that name none.
-pub const DEFAULT_LANE: &str = "default";
+pub(crate) const DEFAULT_LANE: &str = "default";
 
 /// Tasks under way at once in a lane without a cap.
 const UNCAPPED: i64 = 100_000;

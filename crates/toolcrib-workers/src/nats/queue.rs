@@ -18,11 +18,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    store::{
-        TaskLease,
-        history::History,
-        record::{Entry, Record},
-    },
+    store::{Entry, History, Record, TaskLease as _},
     task::{Task, sample_name},
 };
 
@@ -52,7 +48,7 @@ pub(crate) struct Submitted {
 }
 
 /// A task that this process may work on.
-pub struct ClaimedTask {
+pub(crate) struct ClaimedTask {
     /// The name of its run.
     pub run: String,
     /// The task, with the number of its sample.
@@ -67,14 +63,14 @@ pub struct ClaimedTask {
 
 /// Tasks that a worker got from the queue.
 #[derive(Default)]
-pub struct Claimed {
+pub(crate) struct Claimed {
     pub tasks: Vec<ClaimedTask>,
     /// Tasks that it cannot carry out, by their keys, and why.
     pub refused: Vec<(String, Error)>,
 }
 
 /// A task that has ended.
-pub struct EndedTask {
+pub(crate) struct EndedTask {
     /// Its name: that of a sample.
     pub task: String,
     /// Its line of `results.jsonl`, and its files.

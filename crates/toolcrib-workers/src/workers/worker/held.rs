@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio::time::interval;
 
-use crate::{cancel::CancellationToken, store::nats::NatsLease};
+use crate::{cancel::CancellationToken, nats::NatsLease};
 
 /// The tasks under way.
 #[derive(Default)]

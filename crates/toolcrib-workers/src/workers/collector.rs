@@ -9,13 +9,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{RunEnd, Totals, WorkQueue, work_queue::no_such_run};
+use super::{WorkQueue, work_queue::no_such_run};
 use crate::{
     bounded,
     config::Secrets,
     error::{Error, ErrorCode, RemoteError, Result},
-    run_files::{ReportParts, RunFiles, private},
-    store::nats::{EndedTask, REMOVED},
+    nats::{EndedTask, REMOVED},
+    run::Totals,
+    run_files::{ReportParts, RunEnd, RunFiles, private},
     task::{Outcome, TaskReport, sample_name},
 };
 

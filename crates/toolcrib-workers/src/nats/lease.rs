@@ -27,7 +27,7 @@ use super::{LARGEST, NatsStore, boot_time, nonce};
 use crate::{
     cancel::CancellationToken,
     error::{Error, Result},
-    store::{TaskLease, record::Entry},
+    store::{Entry, TaskLease},
     text::short_hex,
 };
 
@@ -42,7 +42,7 @@ const LONGEST_BLOB: u64 = 256 << 20;
 
 /// The right to write the journal of one task. Clones are the same lease.
 #[derive(Clone, Debug)]
-pub struct NatsLease(Arc<Inner>);
+pub(crate) struct NatsLease(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -252,12 +252,12 @@ impl NatsLease {
     }
 
     /// Cancelled when the task belongs to another owner.
-    pub fn lost(&self) -> &CancellationToken {
+    pub(crate) fn lost(&self) -> &CancellationToken {
         &self.0.lost
     }
 
     /// Proves that the task is still ours. To be called each quarter of the lease.
-    pub async fn renew(&self) {
+    pub(crate) async fn renew(&self) {
         let Inner { store, key, nonce, revision, message, .. } = &*self.0;
         let leases = &store.0.leases;
         let asked = boot_time();
@@ -290,7 +290,7 @@ impl NatsLease {
     }
 
     /// The task has ended as `status` says: it leaves the queue, and its lease is free.
-    pub async fn finish(&self, status: &str) {
+    pub(crate) async fn finish(&self, status: &str) {
         // What is lost here is found by the next worker that gets the task: its journal says that it has ended.
         if self.0.store.note_outcome(&self.0.key, status).await.is_err() {
             return;

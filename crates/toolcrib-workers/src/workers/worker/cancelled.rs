@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::held::HeldTasks;
-use crate::store::nats::NatsStore;
+use crate::nats::NatsStore;
 
 /// How often the flags of the runs under way are looked at.
 const EVERY: Duration = Duration::from_secs(2);
