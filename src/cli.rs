@@ -7,7 +7,7 @@
 //! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
-//! | `workers` | `submit`, `worker`, `results`, `cancel` |
+//! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
 //! | `bench` | `bench call`, `bench init` |
 //!
 //! All of them use `context` (configuration, servers, teardown) and `terminal` (what is printed).
@@ -22,7 +22,7 @@ mod setup;
 mod signals;
 mod terminal;
 mod tips;
-#[cfg(feature = "nats")]
+#[cfg_attr(not(feature = "nats"), path = "cli/workers_off.rs")]
 mod workers;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
@@ -166,23 +166,8 @@ enum Command {
     Tools(Tools),
     /// Run a question or a file of tasks with a model and the tools, and report the results.
     Run(Box<Run>),
-    /// Put a file of tasks into a store, for workers on any machine.
-    #[cfg(feature = "nats")]
-    Submit(workers::submit::Submit),
-    /// Take tasks from a store, run them on servers of this machine, and put the reports back.
-    ///
-    /// Ctrl-C or SIGTERM hands back what is under way.
-    #[cfg(feature = "nats")]
-    Worker(workers::worker::Worker),
-    /// Write the reports and conversations of a run in a store into a folder, as `run` does.
-    #[cfg(feature = "nats")]
-    Results(workers::results::Results),
-    /// Stop a run in a store, or some of its tasks.
-    ///
-    /// Workers end what is under way within seconds, and begin no more of it. What has ended stays. Submit the run again to
-    /// continue it behind its last finished steps.
-    #[cfg(feature = "nats")]
-    Cancel(workers::cancel::Cancel),
+    #[command(flatten)]
+    Workers(workers::Command),
     /// Write the report of a run as one HTML file: what was slow, what failed, a timeline.
     Report(Report),
     /// Write a run for other tools: Inspect, Harbor, fine-tuning, OTLP, CSV, JUnit, Perfetto.
@@ -354,14 +339,7 @@ impl Command {
             Self::Top => context.in_runtime(daemon::top::run(context)),
             Self::Tools(tools) => tools.run(context),
             Self::Run(run) => run.run(context),
-            #[cfg(feature = "nats")]
-            Self::Submit(submit) => context.in_runtime(submit.run(context)),
-            #[cfg(feature = "nats")]
-            Self::Worker(worker) => context.in_runtime(worker.run(context)),
-            #[cfg(feature = "nats")]
-            Self::Results(results) => context.in_runtime(results.run(context)),
-            #[cfg(feature = "nats")]
-            Self::Cancel(cancel) => context.in_runtime(cancel.run(context)),
+            Self::Workers(command) => context.in_runtime(command.run(context)),
             Self::Report(report) => report.run(context),
             Self::Export(export) => export.run(context),
             Self::Runs(runs) => runs.run(context),

@@ -2,12 +2,10 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::workers;
+
 /// Commands that became those of another program.
 const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", "soak", "spares"];
-
-/// Commands that need a Cargo feature.
-#[cfg(not(feature = "nats"))]
-const WORKERS: [&str; 4] = ["submit", "worker", "results", "cancel"];
 
 /// Words of other programs, and the command that is meant.
 const OTHERS: [(&[&str], &str); 16] = [
@@ -95,8 +93,7 @@ fn command(word: &str) -> Option<&'static str> {
     if MOVED.contains(&word) {
         return Some("it is a command of `toolcrib-lab` now (crates/toolcrib-lab of the repository)");
     }
-    #[cfg(not(feature = "nats"))]
-    if WORKERS.contains(&word) {
+    if workers::MISSING.contains(&word) {
         return Some(
             "`toolcrib runs` shows runs of this machine; for runs on many machines this program was built without it: \
              cargo install --features nats (docs/workers.md)",

@@ -1,14 +1,15 @@
 //! Commands of runs on many machines (docs/workers.md).
 
-pub(super) mod cancel;
-pub(super) mod ps;
-pub(super) mod results;
-pub(super) mod submit;
-pub(super) mod worker;
+mod cancel;
+mod ps;
+mod results;
+mod submit;
+mod worker;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use serde_json::json;
 use toolcrib::{
     Error, HttpClients,
     config::{HttpConfig, Secrets},
@@ -16,7 +17,42 @@ use toolcrib::{
     workers::{WorkQueue, WorkQueueOptions},
 };
 
-use crate::cli::terminal::output;
+use self::{cancel::Cancel, results::Results, submit::Submit, worker::Worker};
+use crate::cli::{
+    context::Context,
+    terminal::{output, ui::Ui},
+};
+
+/// Commands that this program was built without.
+pub(super) const MISSING: [&str; 0] = [];
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Put a file of tasks into a store, for workers on any machine.
+    Submit(Submit),
+    /// Take tasks from a store, run them on servers of this machine, and put the reports back.
+    ///
+    /// Ctrl-C or SIGTERM hands back what is under way.
+    Worker(Worker),
+    /// Write the reports and conversations of a run in a store into a folder, as `run` does.
+    Results(Results),
+    /// Stop a run in a store, or some of its tasks.
+    ///
+    /// Workers end what is under way within seconds, and begin no more of it. What has ended stays. Submit the run again to
+    /// continue it behind its last finished steps.
+    Cancel(Cancel),
+}
+
+impl Command {
+    pub(super) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Submit(submit) => submit.run(context).await,
+            Self::Worker(worker) => Box::pin(worker.run(context)).await,
+            Self::Results(results) => results.run(context).await,
+            Self::Cancel(cancel) => cancel.run(context).await,
+        }
+    }
+}
 
 /// The store that workers share.
 #[derive(Args)]
@@ -42,19 +78,37 @@ pub(crate) struct StoredRuns {
     store: Option<String>,
     /// Remove a run from the store even if workers have tasks of it: they stop them.
     #[arg(long, requires = "store")]
-    pub(crate) force: bool,
+    force: bool,
     /// How long a task stays with a worker that is not heard of, as given to `toolcrib worker`.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease_time, requires = "store")]
     lease: Duration,
 }
 
 impl StoredRuns {
-    pub(crate) fn is_meant(&self) -> bool {
-        self.store.is_some()
+    /// Removes runs from the store, if `agreed` says so. Their folders stay. `None`: no store is meant.
+    pub(crate) fn remove(
+        &self,
+        runs: &[String],
+        agreed: impl FnOnce(&[&str]) -> toolcrib::Result<()>,
+        context: &Context<'_>,
+    ) -> Option<anyhow::Result<ExitCode>> {
+        let store = self.store.as_deref()?;
+        Some(context.in_runtime(async {
+            agreed(&runs.iter().map(String::as_str).collect::<Vec<_>>())?;
+            let queue = self.connect(store).await?;
+            for run in runs {
+                queue.remove(run, self.force).await?;
+                context.ui.status("Removed", format!("run {run} from the store"));
+            }
+            if context.ui.json {
+                Ui::json(json!({"schema": 1, "removed": runs}));
+            }
+            Ok(ExitCode::SUCCESS)
+        }))
     }
 
-    pub(crate) async fn connect(&self) -> toolcrib::Result<WorkQueue> {
-        let named = self.store.clone().filter(|store| !store.is_empty());
+    async fn connect(&self, store: &str) -> toolcrib::Result<WorkQueue> {
+        let named = Some(store.to_owned()).filter(|store| !store.is_empty());
         let store = named.or_else(|| std::env::var("TOOLCRIB_STORE").ok()).ok_or_else(|| {
             let help = "write --store nats://HOST:4222, or set TOOLCRIB_STORE".to_owned();
             Error::input("no store is named", Some(help))
@@ -136,17 +190,15 @@ pub(crate) struct StoreChoice {
 }
 
 impl StoreChoice {
-    pub(crate) fn is_given(&self) -> bool {
-        self.store.is_some()
-    }
-
-    /// # Errors
-    /// [`Error::Input`](toolcrib::Error::Input) where nothing was submitted yet.
-    async fn connect_existing(&self) -> toolcrib::Result<WorkQueue> {
-        let url = self.store.as_deref().unwrap_or_default();
-        output::learn(&Secrets::default().and_of_url(url));
-        let mut options = WorkQueueOptions::default();
-        options.must_exist = true;
-        WorkQueue::connect(url, options).await
+    /// Shows the workers and the runs of the store, beside the daemon if one runs. `None`: no store is named.
+    pub(crate) fn show(
+        &self,
+        context: &Context<'_>,
+        watch: bool,
+        width: Option<usize>,
+    ) -> Option<anyhow::Result<ExitCode>> {
+        let lease = WorkQueueOptions::default().lease;
+        let store = StoreArgs { store: self.store.clone()?, lease, replicas: None };
+        Some(context.in_runtime(ps::run(context, &store, watch, width)))
     }
 }

@@ -1,6 +1,6 @@
 //! `toolcrib ps`: shows the state of the daemon's servers.
 
-mod table;
+pub(crate) mod table;
 
 use std::{process::ExitCode, thread::sleep, time::Duration};
 
@@ -8,15 +8,12 @@ use clap::Args;
 use serde_json::{Value, json};
 use toolcrib::daemon::{DaemonClient, DaemonStatus};
 
-#[cfg(feature = "nats")]
-pub(crate) use self::table::short;
 pub(crate) use self::table::{Sample, lines};
 use super::args;
-#[cfg(feature = "nats")]
-use crate::cli::workers;
 use crate::cli::{
     context::Context,
     terminal::ui::{Ui, millis},
+    workers::StoreChoice,
 };
 
 /// Time between two looks.
@@ -30,17 +27,15 @@ pub(crate) struct Ps {
     /// Refresh every second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    #[cfg(feature = "nats")]
     #[command(flatten)]
-    store: workers::StoreChoice,
+    store: StoreChoice,
 }
 
 impl Ps {
     pub(crate) fn run(&self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         let width = if self.wide { None } else { Ui::width() };
-        #[cfg(feature = "nats")]
-        if self.store.is_given() {
-            return context.in_runtime(workers::ps::run(context, &self.store, self.watch, width));
+        if let Some(shown) = self.store.show(context, self.watch, width) {
+            return shown;
         }
         let mut daemon = DaemonLook::of(args::required(context)?);
         loop {
@@ -68,15 +63,8 @@ pub(crate) struct DaemonLook {
 }
 
 impl DaemonLook {
-    fn of(daemon: DaemonClient) -> Self {
+    pub(crate) fn of(daemon: DaemonClient) -> Self {
         Self { daemon, before: None }
-    }
-
-    /// The daemon of the configuration; nothing where there is no configuration, or no daemon runs.
-    #[cfg(feature = "nats")]
-    pub(crate) fn of_running(context: &Context<'_>) -> toolcrib::Result<Option<Self>> {
-        let Ok((place, file)) = args::place(context) else { return Ok(None) };
-        Ok(args::running(context, &place, &file)?.map(Self::of))
     }
 
     /// The table.

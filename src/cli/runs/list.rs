@@ -18,8 +18,6 @@ use toolcrib::{
 };
 
 use super::summary;
-#[cfg(feature = "nats")]
-use crate::cli::workers::StoredRuns;
 use crate::cli::{
     context::Context,
     terminal::{
@@ -27,6 +25,7 @@ use crate::cli::{
         output,
         ui::{Ui, counted, seconds, some_time},
     },
+    workers::StoredRuns,
 };
 
 /// Tasks that are named by `runs show`.
@@ -69,7 +68,6 @@ struct Remove {
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
-    #[cfg(feature = "nats")]
     #[command(flatten)]
     store: StoredRuns,
 }
@@ -80,11 +78,13 @@ impl Runs {
             None if self.run.is_some() => show(&find_run(&self.out, self.run.as_deref())?, context.ui)?,
             None | Some(Action::List) => list(&self.out, context.ui)?,
             Some(Action::Show { run }) => show(&find_run(&self.out, run.as_deref())?, context.ui)?,
-            #[cfg(feature = "nats")]
-            Some(Action::Remove(remove)) if remove.store.is_meant() => {
-                return context.in_runtime(remove.run_in_store(context.ui));
+            Some(Action::Remove(remove)) => {
+                if let Some(removed) = remove.store.remove(&remove.runs, |runs| remove.agreed(runs), context)
+                {
+                    return removed;
+                }
+                remove.run(&self.out, context.ui)?;
             }
-            Some(Action::Remove(remove)) => remove.run(&self.out, context.ui)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -247,21 +247,9 @@ fn document(info: &RunInfo, totals: &Totals, wrong: &[TaskReport], more: usize) 
 }
 
 impl Remove {
-    /// Removes runs from the store that workers share. The folders of runs stay.
-    #[cfg(feature = "nats")]
-    async fn run_in_store(&self, ui: &Ui) -> anyhow::Result<ExitCode> {
-        if !self.yes {
-            agreed(&self.runs.iter().map(String::as_str).collect::<Vec<_>>())?;
-        }
-        let queue = self.store.connect().await?;
-        for run in &self.runs {
-            queue.remove(run, self.store.force).await?;
-            ui.status("Removed", format!("run {run} from the store"));
-        }
-        if ui.json {
-            Ui::json(json!({"schema": 1, "removed": self.runs}));
-        }
-        Ok(ExitCode::SUCCESS)
+    /// Asks whether to remove these, unless that is said.
+    fn agreed(&self, runs: &[&str]) -> Result<(), Error> {
+        if self.yes || runs.is_empty() { Ok(()) } else { agreed(runs) }
     }
 
     fn run(&self, out: &Path, ui: &Ui) -> anyhow::Result<()> {
@@ -279,9 +267,7 @@ impl Remove {
             runs.retain(|run| old(run) && (!self.runs.is_empty() || run.state != RunState::Running));
         }
         runs.dedup_by(|a, b| a.dir == b.dir);
-        if !runs.is_empty() && !self.yes {
-            agreed(&runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>())?;
-        }
+        self.agreed(&runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>())?;
         for run in &runs {
             run.remove()?;
             ui.status("Removed", format!("run {} ({})", run.run, run.dir.display()));

@@ -10,14 +10,13 @@ use toolcrib::{
     process::Support,
 };
 
-#[cfg(feature = "nats")]
-use crate::cli::workers::CheckedStore;
 use crate::cli::{
     context::Context,
     terminal::{
         output,
         ui::{Ui, exit_code, last_words},
     },
+    workers::CheckedStore,
 };
 
 #[derive(Args)]
@@ -27,7 +26,6 @@ pub(crate) struct Doctor {
     /// Start all servers.
     #[arg(long, conflicts_with = "servers")]
     deep: bool,
-    #[cfg(feature = "nats")]
     #[command(flatten)]
     store: CheckedStore,
 }
@@ -49,7 +47,6 @@ impl Doctor {
             }
         }
         findings.extend(doctor::orphans());
-        #[cfg(feature = "nats")]
         findings.extend(self.store.check().await?);
         print(context.ui, &support, &findings);
         let code = findings.iter().find_map(|finding| finding.error.as_deref()).map_or(0, exit_code);

@@ -8,10 +8,13 @@ use toolcrib::{
     workers::{StoredRun, TaskAtWorker, WorkerInfo},
 };
 
-use super::StoreChoice;
+use super::StoreArgs;
 use crate::cli::{
     context::Context,
-    daemon::ps::{DaemonLook, EVERY, short},
+    daemon::{
+        args,
+        ps::{DaemonLook, EVERY, table::short},
+    },
     terminal::{columns, ui::Ui},
 };
 
@@ -19,13 +22,13 @@ use crate::cli::{
 const NAMED: usize = 20;
 
 /// Shows the daemon, if one runs, and the store.
-pub(crate) async fn run(
+pub(super) async fn run(
     context: &Context<'_>,
-    store: &StoreChoice,
+    store: &StoreArgs,
     watch: bool,
     width: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
-    let mut daemon = DaemonLook::of_running(context)?;
+    let mut daemon = running(context)?;
     let queue = match (store.connect_existing().await, &mut daemon) {
         (Ok(queue), _) => queue,
         (Err(error), Some(daemon)) if !context.ui.json => {
@@ -59,6 +62,12 @@ pub(crate) async fn run(
         }
         context.cancel.run_until_cancelled(tokio::time::sleep(EVERY)).await;
     }
+}
+
+/// The daemon of the configuration; nothing where there is no configuration, or no daemon runs.
+fn running(context: &Context<'_>) -> toolcrib::Result<Option<DaemonLook>> {
+    let Ok((place, file)) = args::place(context) else { return Ok(None) };
+    Ok(args::running(context, &place, &file)?.map(DaemonLook::of))
 }
 
 fn text(workers: &[WorkerInfo], runs: &[StoredRun], width: Option<usize>) -> Vec<String> {
