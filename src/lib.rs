@@ -120,8 +120,6 @@ use toolcrib_gateway::metrics;
 
 #[cfg(feature = "agents")]
 use toolcrib_runs::agent;
-#[cfg(feature = "nats")]
-use toolcrib_runs::store;
 #[cfg(feature = "agents")]
 #[doc(inline)]
 pub use toolcrib_runs::{crew, export, recording, report, run, run_files, view};

@@ -21,9 +21,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    Lab,
     crib::{Crib, frame},
-    program::{Bench, code, err, kept_in, out},
+    program::{code, err, kept_in, out},
     signal, wait_for,
 };
 

@@ -236,7 +236,7 @@ pub struct ReportParts {
 }
 
 impl ReportParts {
-    pub(crate) fn of(report: &TaskReport, secrets: &Secrets) -> Self {
+    pub fn of(report: &TaskReport, secrets: &Secrets) -> Self {
         let mut line = serde_json::to_value(report).unwrap_or_default();
         let mut files = Vec::new();
         let mut conversation = |attempt: u32, transcript: &[Value]| {

@@ -4,14 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroUsize,
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde_json::json;
 use toolcrib::{
     Agent, HttpClients, LlmClient, LlmConfig, Manager, Task,
     config::{AgentConfig, HttpConfig},

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    auth_server::{AuthServer, Behavior, visit},
+    auth_server::{AuthServer, Behavior},
     crib::Crib,
     login::log_in,
     program::{SECRET, code, err, out},

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, json};
 use toolcrib::{
-    Config, Endpoint, Error, ErrorCode, Manager, Result, ServerConfig, ServerName, StartOptions,
-    config::{HttpEndpoint, OauthConfig, OauthGrant},
+    Config, Endpoint, Error, ErrorCode, Manager, Result, StartOptions,
+    config::{OauthConfig, OauthGrant},
     oauth::{self, LoginState},
 };
 

@@ -1,10 +1,8 @@
 //! Servers behind a URL: streamable HTTP in both eras, headers, and addresses where nothing answers.
 
 use std::{
-    collections::HashSet,
-    net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -13,32 +11,13 @@ use std::{
 use axum::{
     Json, Router,
     body::Body,
-    extract::{ConnectInfo, Request, State},
     http::StatusCode,
-    middleware::Next,
     response::{IntoResponse as _, Redirect, Response},
     routing::post,
-    serve::ListenerExt,
-};
-use rmcp::{
-    ErrorData, RoleServer, ServerHandler,
-    model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities,
-        ServerConfig as Info, Tool,
-    },
-    service::RequestContext,
-    transport::{
-        StreamableHttpServerConfig, StreamableHttpService,
-        streamable_http_server::session::local::LocalSessionManager,
-    },
 };
 use serde_json::{Map, Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use toolcrib::{
-    CallOptions, Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, ServerName, StartOptions,
-    config::HttpEndpoint, session::ProgressListener,
-};
+use tokio::net::TcpListener;
+use toolcrib::{CallOptions, ErrorCode, Manager, ServerEvent, StartOptions, session::ProgressListener};
 
 pub(super) use crate::support::remote_server::remote;
 use crate::support::remote_server::{serve, serve_counted};

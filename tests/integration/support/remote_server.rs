@@ -11,13 +11,11 @@ use std::{
 };
 
 use axum::{
-    Json, Router,
-    body::Body,
+    Router,
     extract::{ConnectInfo, Request, State},
     http::StatusCode,
     middleware::Next,
-    response::{IntoResponse as _, Redirect, Response},
-    routing::post,
+    response::Response,
     serve::ListenerExt,
 };
 use rmcp::{
@@ -33,12 +31,9 @@ use rmcp::{
         streamable_http_server::session::local::LocalSessionManager,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use toolcrib::{
-    CallOptions, Config, Endpoint, ErrorCode, Manager, ServerConfig, ServerEvent, ServerName, StartOptions,
-    config::HttpEndpoint, session::ProgressListener,
-};
+use toolcrib::{Config, Endpoint, ServerConfig, ServerName, config::HttpEndpoint};
 
 /// A remote server with one tool that tells the era it is called in.
 #[derive(Clone)]
