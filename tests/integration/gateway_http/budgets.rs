@@ -93,7 +93,7 @@ fn calls_under_way_count_for_their_owner() {
     let sleeping: Vec<Connection> = (1..9)
         .map(|id| {
             let mut connection = gate.connect();
-            let arguments = json!({"ms": 20_000, "pad": "x".repeat(200_000)});
+            let arguments = json!({"ms": 120_000, "pad": "x".repeat(200_000)});
             connection.send("POST /mcp/fix", &headers, &call(id, "sleep", &arguments).to_string());
             connection
         })

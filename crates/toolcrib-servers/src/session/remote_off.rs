@@ -44,6 +44,8 @@ use crate::{
 pub struct RemoteClients;
 
 impl RemoteClients {
+    /// Does nothing.
+
     pub fn new(_: &HttpConfig) -> OurResult<Self> {
         Ok(Self)
     }

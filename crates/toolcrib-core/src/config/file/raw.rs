@@ -27,7 +27,9 @@ mod server;
 pub(in crate::config) use gateway::RawGateway;
 pub(in crate::config) use models::RawStrategy;
 pub(in crate::config) use oauth::RawOauth;
-pub(in crate::config) use server::{RawKind, RawSandbox, RawServer, read as read_server};
+#[cfg(feature = "import")]
+pub(in crate::config) use server::read as read_server;
+pub(in crate::config) use server::{RawKind, RawSandbox, RawServer};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];
