@@ -27,6 +27,7 @@
 //! ```text
 //!  L4   Agent   crew   run   daemon            one agent; many on one clock; a set of tasks; servers that outlive a command
 //!       gateway                                the servers as MCP endpoints for other programs
+//!       workers                                runs on many machines (feature `nats`)
 //!       run_files   recording                  the files of a run; its traffic, recorded and replayed
 //!       report   watch   doctor   blocking     folders of runs; edited files; checks; programs without an async runtime
 //!  L3   manager   start   llm                  all servers; models
