@@ -49,7 +49,7 @@ pub struct JetStreamFacts {
     pub replicas: Option<usize>,
 }
 
-/// Looks at the server at `url`, written as for [`super::NatsStore::open`].
+/// Looks at the server at `url`, written as for [`WorkQueue::connect`](crate::workers::WorkQueue::connect).
 ///
 /// # Errors
 /// [`Error::Input`](toolcrib_core::Error::Input) for an address that is none; [`Error::Io`](toolcrib_core::Error::Io) where no server answers.
