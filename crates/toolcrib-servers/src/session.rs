@@ -12,6 +12,7 @@
 //! - closed stays closed: nothing is installed after `Session::close` or `Session::kill`.
 
 mod call;
+mod call_errors;
 mod call_options;
 mod call_rules;
 mod connect;
@@ -20,6 +21,7 @@ mod forward;
 mod fuzz;
 mod latency;
 mod progress;
+mod questions;
 mod recovery;
 #[cfg_attr(not(feature = "http"), path = "session/remote_off.rs")]
 mod remote;
@@ -30,7 +32,6 @@ mod settings;
 mod status;
 mod stdio;
 mod traced;
-mod transport;
 mod wire_log;
 
 use std::{
@@ -52,17 +53,16 @@ pub use self::{
 };
 #[doc(hidden)]
 pub use self::{
-    call_options::CallTerms,
     connect::{
         ConnectContext, OnProcess, ServerHello, SpawnedProcess,
         handshake::Era,
         templating::{StartHints, expect, forecast},
     },
     event::{SessionEvent, SessionObserver},
-    forward::{Forwarded, ForwardedAnswer, ForwardedRequest, ForwardedTool},
+    forward::Forwarded,
     remote::RemoteClients,
     result::outputs::Outputs,
-    rpc::requests::RawListener,
+    rpc::requests::{OutgoingRequest, RequestListener, RequestParams},
     server_messages::{
         ClientAnswer, ClientIdentity, ClientSide, Counting, ReplySender, ServerMessages, ServerNotification,
         ServerRequest,
@@ -78,7 +78,6 @@ use self::{
     },
     recovery::{
         early_end::EarlyEnd,
-        health::Health,
         park::DownReason,
         renew::Renewals,
         restart::Restarts,
@@ -86,14 +85,13 @@ use self::{
     },
     settings::Settings,
     status::Counters,
-    transport::Transport,
 };
 #[doc(hidden)]
 pub use self::{fuzz::leaves as fuzz_leaves, rpc::decode::fuzz as fuzz_line};
 use crate::{
     catalog::{ServerSoftware, ToolChanges},
     config::{ArgumentCheck, ServerConfig, StopGrace},
-    error::{Error, ErrorCode, Phase, Result, ServerError},
+    error::{ErrorCode, Phase, Result, ServerError},
     launch::LaunchReport,
     process::Stopped,
     tool::{ServerName, Tool},
@@ -185,14 +183,6 @@ impl RestartReason {
     fn of_lock() -> Self {
         Self { what: OTHER_TOOLS.to_owned(), asked: false, is_renewal: false }
     }
-}
-
-/// The parts of a live connection that a call needs.
-struct ConnectionHandle {
-    generation: u64,
-    transport: Transport,
-    health: Health,
-    tools: Arc<ToolList>,
 }
 
 impl FirstStartInfo {
@@ -331,30 +321,6 @@ impl Session {
             State::Ready { generation, connection } => Some((*generation, connection.tools.clone())),
             State::Down { generation, down } => Some((*generation, down.tools.clone())),
             State::Closed => None,
-        }
-    }
-
-    /// The live connection, restarted first if it is known to be dead: then no request has left yet.
-    async fn borrow(&self) -> Result<ConnectionHandle> {
-        loop {
-            let mut restart_reason = None;
-            let dead = match &*self.slot.state() {
-                State::Ready { generation, connection } => {
-                    let Connection { link, health, tools, .. } = &**connection;
-                    let transport = link.transport();
-                    if tools.refused().is_cancelled() {
-                        restart_reason = Some(RestartReason::of_lock());
-                    } else if !transport.is_closed() {
-                        let (health, tools) = (health.clone(), tools.clone());
-                        return Ok(ConnectionHandle { generation: *generation, transport, health, tools });
-                    }
-                    *generation
-                }
-                State::Down { generation, .. } => *generation,
-                State::Closed => return Err(Error::Cancelled),
-            };
-            self.want();
-            self.restart(dead, restart_reason).await?;
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
     error::{Error, ErrorCode as Code},
     json_rpc::{self, RawObject},
     large::{WhoseWork, at_turn},
-    session::{ClientAnswer, Era, Forwarded, ForwardedRequest, ForwardedTool, RawListener, Session},
+    session::{ClientAnswer, Era, Forwarded, OutgoingRequest, RequestListener, RequestParams, Session},
     tool::ServerName,
 };
 
@@ -255,26 +255,23 @@ impl RequestUnderWay {
         let (target, server) = (self.target.clone(), session.name().clone());
         // Not the client itself: a listener outlives its request while there is a task.
         let client = Arc::downgrade(&self.client);
-        let progress: RawListener = Arc::new(move |params: &RawValue| {
+        let progress = RequestListener::Raw(Arc::new(move |params: &RawValue| {
             let Some(client) = client.upgrade() else { return };
             client.hear(&server, "notifications/progress", Some(params), |params| {
                 if let Some(params) = params {
                     target.report(params);
                 }
             });
-        });
-        let tool = tool
-            .as_ref()
-            .map(|entry| ForwardedTool { name: &entry.tool.name, hints: entry.tool.annotations });
-        let request = ForwardedRequest {
+        }));
+        let tool = tool.as_ref().map(|entry| &entry.tool);
+        let request = OutgoingRequest {
             method,
-            params,
-            meta,
+            params: RequestParams::Written(params, meta),
             tool,
             // It waits for the end of the task.
             limit: (method == "tasks/result").then(|| session.max_call_time()),
             progress: Some(&progress),
-            exchange: entry.number,
+            exchange: Some(entry.number),
             whose: self.whose,
         };
         let (answer, outcome) = match session.forward(request).await {
@@ -294,7 +291,7 @@ impl RequestUnderWay {
                 let error = match error {
                     // The request was not given up: that would have dropped it.
                     Error::Cancelled => {
-                        let what = tool.map_or(&**method, |tool| tool.name);
+                        let what = tool.map_or(&**method, |tool| &tool.name);
                         Error::stopped_before(session.name(), what)
                     }
                     error => error,

@@ -14,8 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::exchange::refusal;
 use crate::{
     json_rpc::RawObject,
-    large::WhoseWork,
-    session::{ClientAnswer, ForwardedRequest, Session},
+    session::{ClientAnswer, OutgoingRequest, RequestParams, Session},
 };
 
 /// How long the request may stay open. It is renewed then.
@@ -81,9 +80,8 @@ pub(super) async fn send(
     number: u64,
 ) -> ClientAnswer {
     let meta = RawObject::default();
-    let (tool, progress, whose) = (None, None, WhoseWork::default());
-    let request =
-        ForwardedRequest { method, params, meta: &meta, tool, limit, progress, exchange: number, whose };
+    let request = OutgoingRequest::new(method, RequestParams::Written(params, &meta));
+    let request = OutgoingRequest { limit, exchange: Some(number), ..request };
     session
         .forward(request)
         .await

@@ -14,7 +14,7 @@ use crate::{
     config::Config,
     error::{ConfigError, Error, Result, nearest},
     large::WhoseWork,
-    session::{CallOptions, CallTerms, ServerStatus, Session, ToolListVersion},
+    session::{CallOptions, OutgoingRequest, RequestListener, ServerStatus, Session, ToolListVersion},
     tool::ToolResult,
 };
 
@@ -351,8 +351,10 @@ impl Toolbox {
                 rest.await?;
             }
         }
-        let terms = CallTerms { limit, progress: options.progress.as_ref(), exact: Some(&options.exact) };
-        session.call(&entry.tool.name, entry.tool.annotations, arguments, terms).await
+        let progress = options.progress.clone().map(RequestListener::Decoded);
+        let request = OutgoingRequest::call(&entry.tool, arguments, &options.exact);
+        let request = OutgoingRequest { limit, progress: progress.as_ref(), ..request };
+        session.call(&entry.tool, &request).await
     }
 
     /// The session of a tool, started if it was parked.

@@ -72,14 +72,3 @@ impl CallOptions {
         self
     }
 }
-
-/// The limits and listeners of a call on its way to the server.
-#[derive(Clone, Copy, Default)]
-pub struct CallTerms<'a> {
-    /// Takes the place of the configured limit.
-    pub limit: Option<Duration>,
-    /// The listener for progress notifications.
-    pub progress: Option<&'a ProgressListener>,
-    /// Numbers of the arguments that their values cannot hold.
-    pub exact: Option<&'a ExactNumbers>,
-}

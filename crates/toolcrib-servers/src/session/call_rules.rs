@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{ForwardedRequest, Session, settings::Settings};
+use super::{
+    Session,
+    rpc::requests::{OutgoingRequest, RequestParams},
+    settings::Settings,
+};
 use crate::{
     config::{DenyRule, Look},
     error::{Error, Result},
@@ -26,45 +30,37 @@ enum Ruling {
 type Rules = (Arc<Settings>, String);
 
 impl Session {
-    /// Whether the rules on arguments let the call pass.
+    /// Whether the rules on arguments let the call pass. Arguments of a forwarded call are decoded for that.
     ///
     /// # Errors
     /// They do not, or that was not found out.
     pub(super) async fn permitted(
         &self,
         tool: &str,
-        arguments: &Map<String, Value>,
+        request: &OutgoingRequest<'_>,
         (settings, own): Rules,
     ) -> Result<()> {
-        let ruling = match is_large(arguments) {
-            false => ruling(&settings.config.deny_args, &own, arguments),
-            true => {
-                let (arguments, rules, own) = (arguments.clone(), settings.clone(), own.clone());
+        let rules = settings.clone();
+        let ruling = match request.params {
+            RequestParams::Arguments(arguments, _) if is_large(arguments) => {
+                let arguments = arguments.clone();
                 let look = move || ruling(&rules.config.deny_args, &own, &arguments);
                 // Its length is not known before it is written.
-                let done = Box::pin(beside(WhoseWork::of(&settings), LARGE, look));
-                done.await.map_err(not_done(tool))?
+                beside(WhoseWork::of(&settings), LARGE, look).await.map_err(not_done(tool))?
             }
-        };
-        self.judged(tool, ruling, &settings)
-    }
-
-    /// Applies the rules like [`Session::permitted`] to a forwarded call: its arguments are decoded only if there are rules for
-    /// it.
-    pub(super) async fn permitted_as_written(
-        &self,
-        tool: &str,
-        request: &ForwardedRequest<'_>,
-        (settings, own): Rules,
-    ) -> Result<()> {
-        let Some(written) = request.params.get("arguments") else { return Ok(()) };
-        let ruling = match written.get().len() {
-            0..=LARGE => read_and_ruling(&settings.config.deny_args, &own, written.get()),
-            length => {
-                let (written, rules) = (written.to_owned(), settings.clone());
-                let look = move || read_and_ruling(&rules.config.deny_args, &own, written.get());
-                Box::pin(beside(request.whose, length, look)).await.map_err(not_done(tool))?
-            }
+            RequestParams::Arguments(arguments, _) => ruling(&rules.config.deny_args, &own, arguments),
+            RequestParams::Written(params, _) => match params.get("arguments") {
+                None => return Ok(()),
+                Some(written) if written.get().len() <= LARGE => {
+                    read_and_ruling(&rules.config.deny_args, &own, written.get())
+                }
+                Some(written) => {
+                    let (written, length) = (written.to_owned(), written.get().len());
+                    let look = move || read_and_ruling(&rules.config.deny_args, &own, written.get());
+                    beside(request.whose, length, look).await.map_err(not_done(tool))?
+                }
+            },
+            RequestParams::Members(_) | RequestParams::Handshake(_) => return Ok(()),
         };
         self.judged(tool, ruling, &settings)
     }

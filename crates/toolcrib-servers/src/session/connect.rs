@@ -19,7 +19,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::sync::Notify;
 use tokio::time::{timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -36,17 +35,16 @@ use self::{
 use super::{
     SessionEvent, SessionObserver,
     recovery::health::Health,
-    remote::{Opened, Remote, RemoteClients, RemoteSession},
+    remote::{Opened, Remote, RemoteClients},
     result::{outputs::Outputs, truncate::Truncator},
+    rpc::client::{Rpc, RpcClient, RpcOwner},
     server_messages::{ClientIdentity, ClientSide},
-    stdio::{reader::StdioReader, rpc_client::RpcClient},
-    transport::Transport,
+    stdio::reader::StdioReader,
     wire_log::{Listeners, WireLog},
 };
 #[cfg(feature = "http")]
 use crate::oauth::Authorizations;
 use crate::{
-    cancel::CancellationToken,
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
     error::Phase,
@@ -128,7 +126,7 @@ pub type ServerHello = Arc<RawObject>;
 
 /// A live connection. Dropping it kills its process.
 pub(super) struct Connection {
-    pub(super) link: TransportOwner,
+    pub(super) link: RpcOwner,
     pub(super) process: Option<Process>,
     pub(super) health: Health,
     pub(super) tools: Arc<ToolList>,
@@ -143,8 +141,6 @@ pub(super) struct Connection {
     pub(super) mute: bool,
     pub(super) version: String,
     pub(super) phases: Phases,
-    /// Cancelled when the connection has ended, for any reason.
-    pub(super) gone: CancellationToken,
     /// When it stood.
     pub(super) since: Instant,
     /// How the package runner was resolved, for a server behind one.
@@ -164,37 +160,6 @@ impl Connection {
     /// Duration of the start, without the wait for its turn. `None`: the process was forked.
     pub(super) fn took(&self) -> Option<Duration> {
         Some(self.phases.took()).filter(|_| !self.is_forked)
-    }
-}
-
-/// Owns the transport of a connection. Dropping it ends the connection.
-pub(super) enum TransportOwner {
-    /// Lines, and the task that reads them.
-    Lines {
-        client: RpcClient,
-        _reading: AbortOnDropHandle<()>,
-    },
-    Remote(RemoteSession),
-}
-
-impl TransportOwner {
-    pub(super) fn transport(&self) -> Transport {
-        match self {
-            Self::Lines { client, .. } => Transport::Lines(client.clone()),
-            Self::Remote(session) => Transport::Remote(session.client()),
-        }
-    }
-
-    /// Whether requests are under way to a remote server.
-    pub(super) fn is_busy(&self) -> bool {
-        matches!(self, Self::Remote(session) if session.client().is_busy())
-    }
-
-    /// Ends the connection; a remote server is told so within `limit`.
-    pub(super) async fn close(self, limit: Duration) {
-        if let Self::Remote(session) = self {
-            session.close(limit).await;
-        }
     }
 }
 
@@ -307,9 +272,9 @@ async fn attempt(
                 process.stderr().set_listener(move |line| tell(&name, SessionEvent::Wrote { line }));
             }
             let health = Health::new(&pipes, Some(&process), &connect_context.secrets);
-            let transport =
-                StdioReader::new(pipes, Some(process.exit_watch()), health.clone(), truncator, tap, messages);
-            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
+            let rpc = Rpc::new((health.clone(), truncator, tap), messages);
+            let reader = StdioReader::new(pipes, Some(process.exit_watch()), rpc);
+            match over_lines(reader, list_check, (known, identity), deadline, &mut clock).await {
                 Ok(opened) => Ok(clock.connection(opened, list_check, Some(process), health, None)),
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
@@ -322,8 +287,8 @@ async fn attempt(
                 .map_err(|why| Failure::spawn(why, None))?;
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.secrets);
-            let transport = StdioReader::new(pipes, None, health.clone(), truncator, tap, messages);
-            match over_lines(transport, list_check, (known, identity), deadline, &mut clock).await {
+            let reader = StdioReader::new(pipes, None, Rpc::new((health.clone(), truncator, tap), messages));
+            match over_lines(reader, list_check, (known, identity), deadline, &mut clock).await {
                 Ok(opened) => Ok(clock.connection(opened, list_check, None, health, Some(task))),
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
             }
@@ -341,7 +306,7 @@ async fn attempt(
                 Ok(opened) => {
                     let era = handshake::era_of(&opened.facts.version);
                     let (name, tell) = (config.name.clone(), connect_context.on_event.clone());
-                    let looking = remote.look_for_stalls(opened.link.transport(), era, name, tell);
+                    let looking = remote.look_for_stalls(opened.link.client().clone(), era, name, tell);
                     Ok(clock.connection(opened, list_check, None, health, looking))
                 }
                 Err((phase, cause)) => Err(Failure::without_process(phase, cause, config)),
@@ -367,11 +332,9 @@ type Broken = (Phase, Cause);
 
 /// A session that stands.
 struct OpenedSession {
-    link: TransportOwner,
+    link: RpcOwner,
     facts: Arc<ServerFacts>,
     hello: ServerHello,
-    changed: Arc<Notify>,
-    gone: CancellationToken,
     tools: Arc<ToolList>,
     oddities: Vec<String>,
     software: Option<Arc<ServerSoftware>>,
@@ -380,23 +343,23 @@ struct OpenedSession {
 }
 
 async fn over_lines(
-    transport: StdioReader,
+    reader: StdioReader,
     list_check: &ToolListCheck,
     (known, identity): (Option<Era>, &ClientIdentity),
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
-    let (client, changed, gone) = (transport.client(), transport.changed(), transport.gone());
+    let client = reader.client();
     #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
-    let reading = AbortOnDropHandle::new(tokio::spawn(transport.run()));
-    let link = TransportOwner::Lines { client: client.clone(), _reading: reading };
+    let reading = AbortOnDropHandle::new(tokio::spawn(reader.run()));
+    let link = RpcOwner::new(client.clone(), Some(reading));
     let agreed = timeout_at(deadline.into(), negotiate(&client, known, identity))
         .await
         .map_err(|_| (clock.waiting_for(), Cause::Timeout))?;
     let Agreement { facts, hello, mute } = match agreed {
         Ok(agreement) => agreement,
         Err(Refusal::Closed) => {
-            last_words(&gone).await;
+            last_words(&client).await;
             return Err((Phase::Handshake, Cause::Closed));
         }
         Err(Refusal::Refused(why)) => return Err((Phase::Handshake, Cause::Protocol(why))),
@@ -405,14 +368,14 @@ async fn over_lines(
     if handshake::era_of(&facts.version) == Era::Modern {
         client.set_meta(handshake::client_context(identity));
     }
-    let opened = listed((link, facts, hello, changed), gone, list_check, deadline, clock).await?;
+    let opened = listed((link, facts, hello), list_check, deadline, clock).await?;
     Ok(OpenedSession { mute, ..opened })
 }
 
 /// Waits until what a server wrote last was read: it may say why it left. Without this, the connection would be dropped
 /// before.
-async fn last_words(gone: &CancellationToken) {
-    let _ = timeout(LAST_WORDS, gone.cancelled()).await;
+async fn last_words(client: &RpcClient) {
+    let _ = timeout(LAST_WORDS, client.gone().cancelled()).await;
 }
 
 async fn over_http(
@@ -427,21 +390,20 @@ async fn over_http(
         .map_err(|_| (Phase::FirstByte, Cause::Timeout))?
         .map_err(|cause| (Phase::Handshake, cause))?;
     clock.agreed();
-    let Opened { session, facts, hello, changed, gone } = opened;
-    listed((TransportOwner::Remote(session), facts, hello, changed), gone, list_check, deadline, clock).await
+    let Opened { link, facts, hello } = opened;
+    listed((link, facts, hello), list_check, deadline, clock).await
 }
 
 async fn listed(
-    (link, facts, hello, changed): (TransportOwner, Arc<ServerFacts>, ServerHello, Arc<Notify>),
-    gone: CancellationToken,
+    (link, facts, hello): (RpcOwner, Arc<ServerFacts>, ServerHello),
     list_check: &ToolListCheck,
     deadline: Instant,
     clock: &mut PhaseClock,
 ) -> Result<OpenedSession, Broken> {
     let fail = |cause| (Phase::List, cause);
-    let listing = tools_of(&link.transport(), &facts, deadline).await;
+    let listing = tools_of(link.client(), &facts, deadline).await;
     if matches!(listing, Err(Cause::Closed)) {
-        last_words(&gone).await;
+        last_words(link.client()).await;
     }
     let ReadList { mut listing, oddities } = listing.map_err(fail)?;
     let AcceptedTools { tools, changes, oddities: of_list } =
@@ -450,7 +412,7 @@ async fn listed(
     let tools = Arc::new(ToolList::new(tools, SystemTime::now()));
     let (software, changes) = (listing.software.map(Arc::new), changes.map(Arc::new));
     let oddities = facts.oddities.iter().cloned().chain(of_list).collect();
-    Ok(OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute: false })
+    Ok(OpenedSession { link, facts, hello, tools, oddities, software, changes, mute: false })
 }
 
 impl PhaseClock {
@@ -462,16 +424,15 @@ impl PhaseClock {
         health: Health,
         beside: Option<AbortOnDropHandle<()>>,
     ) -> Connection {
-        let OpenedSession { link, facts, hello, changed, gone, tools, oddities, software, changes, mute } =
-            opened;
+        let OpenedSession { link, facts, hello, tools, oddities, software, changes, mute } = opened;
         health.said_oddly(oddities);
         let era = handshake::era_of(&facts.version);
         let told = !facts.told_lists.is_empty();
         // The old era tells without being asked. Over HTTP a call may be refused for an old list in the new one.
-        let heard = era == Era::Legacy || told || matches!(link, TransportOwner::Remote(_));
+        let heard = era == Era::Legacy || told || link.client().remote().is_some();
         let version = facts.version.to_string();
         let following = heard.then(|| {
-            let work = follow(link.transport(), facts, tools.clone(), list_check.clone(), changed, era);
+            let work = follow(link.client().clone(), facts, tools.clone(), list_check.clone(), era);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
             AbortOnDropHandle::new(tokio::spawn(work))
         });
@@ -488,7 +449,6 @@ impl PhaseClock {
             version,
             phases: self.phases(),
             link,
-            gone,
             since: self.listed,
             launch: None,
             is_forked: false,

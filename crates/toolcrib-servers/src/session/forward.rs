@@ -1,8 +1,5 @@
 //! Requests that are forwarded as they were written: those of the clients of the gateway.
 
-use std::time::Duration;
-
-use rmcp::model::ErrorData;
 use serde_json::value::RawValue;
 
 use super::{
@@ -11,15 +8,10 @@ use super::{
     connect::{ServerHello, handshake::Era},
     recovery::slot::State,
     result::reply::{CallLimits, NoReply, Refusal},
-    rpc::requests::{RawListener, RpcAnswer},
-    server_messages::Counting,
+    rpc::requests::{OutgoingRequest, RpcAnswer},
+    server_messages::{ClientAnswer, Counting},
 };
-use crate::{
-    error::{Error, Result},
-    json_rpc::{self, RawObject},
-    large::WhoseWork,
-    tool::ToolAnnotations,
-};
+use crate::error::{Error, Result};
 
 /// Requests that change nothing at a server, or nothing more when they are sent twice.
 const REPEATABLE: [&str; 15] = [
@@ -40,43 +32,10 @@ const REPEATABLE: [&str; 15] = [
     "tools/list",
 ];
 
-/// A request on its way to a server.
-#[derive(Clone, Copy)]
-pub struct ForwardedRequest<'a> {
-    /// The method of MCP.
-    pub method: &'a str,
-    /// Parameters without `_meta`.
-    pub params: &'a RawObject,
-    /// The members of `_meta`. They count before those of the session.
-    pub meta: &'a RawObject,
-    /// The tool that is called, if it is a tool call.
-    pub tool: Option<ForwardedTool<'a>>,
-    /// The limit that replaces the configured one of a call.
-    pub limit: Option<Duration>,
-    /// Hears of its progress.
-    pub progress: Option<&'a RawListener>,
-    /// The sender's own number for it: what the server says of it names this number, where the transport tells.
-    pub exchange: u64,
-    /// The party that takes turns with others if the request is large.
-    pub whose: WhoseWork,
-}
-
-/// The tool of a forwarded call, for limits, rules and repetitions.
-#[derive(Clone, Copy)]
-pub struct ForwardedTool<'a> {
-    /// The tool's name at its server.
-    pub name: &'a str,
-    /// The hints that the server gives about it.
-    pub hints: ToolAnnotations,
-}
-
-/// The answer of a server to a forwarded request, as it was written.
-pub type ForwardedAnswer = std::result::Result<Box<RawValue>, ErrorData>;
-
 /// Outcome of a forwarded request.
 pub struct Forwarded {
-    /// The answer of the server.
-    pub answer: ForwardedAnswer,
+    /// The answer as the server wrote it.
+    pub answer: ClientAnswer,
     /// The server refused it, or the tool says of its result that it has failed.
     pub is_error: bool,
 }
@@ -89,27 +48,27 @@ impl Session {
     /// There is no answer, and whether the server may have run it. A refusal in the protocol's own way is `Ok`.
     ///
     /// If the future is dropped, the server is told to cancel.
-    pub async fn forward(&self, request: ForwardedRequest<'_>) -> Result<Forwarded> {
-        match request.tool {
-            Some(tool) => self.forward_call(tool, &request).await,
+    pub async fn forward(&self, request: OutgoingRequest<'_>) -> Result<Forwarded> {
+        let (answer, is_error) = match request.tool {
+            Some(tool) => self.call_within_limits(tool, &request).await?,
             None => {
                 let answer = self.forward_question(&request).await?;
-                Ok(Forwarded { is_error: answer.is_err(), answer })
+                let is_refused = matches!(answer, RpcAnswer::Refused(_));
+                (answer, is_refused)
             }
-        }
+        };
+        Ok(Forwarded { answer: answer.into_written(), is_error })
     }
 
-    async fn forward_question(&self, request: &ForwardedRequest<'_>) -> Result<ForwardedAnswer> {
+    async fn forward_question(&self, request: &OutgoingRequest<'_>) -> Result<RpcAnswer> {
         let (mut again, mut left, mut renewed) = (true, 0, false);
         loop {
             let connection = self.borrow().await?;
             let config = &self.settings().config;
             let limit = request.limit.unwrap_or(config.call_timeout);
-            let call_limits = CallLimits { limit, ceiling: config.max_call_time.max(limit), notice: None };
-            let none = match connection.transport.forward(request, None, call_limits).await {
-                Ok(RpcAnswer::Result(result)) => return Ok(Ok(result)),
-                Ok(RpcAnswer::Plain(result)) => return Ok(Ok(json_rpc::raw(&result))),
-                Ok(RpcAnswer::Refused(error)) => return Ok(Err(error)),
+            let limits = CallLimits { ceiling: config.max_call_time.max(limit), ..CallLimits::of(limit) };
+            let none = match connection.client.send(request, limits).await {
+                Ok(answer) => return Ok(answer),
                 Err(none) => none,
             };
             let mut error: Error = match none {
@@ -158,7 +117,7 @@ impl Session {
     /// Tells the server what asks for no answer, if it is there. What counts it is kept for as long as it waits.
     pub fn tell_server(&self, method: &str, params: Option<&RawValue>, counting: Counting) {
         if let State::Ready { connection, .. } = &*self.slot.state() {
-            connection.link.transport().tell(method, params, Some(counting));
+            connection.link.client().tell(method, params, Some(counting));
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
         handshake::{RequestState, discovered, initialized},
         tool_page::ToolPage,
     },
-    result::reply::CallReply,
+    result::read::tool_result,
     rpc::{
         decode::{self, Decoded},
         requests::RpcAnswer,
@@ -198,7 +198,7 @@ fn result(change: &Change) {
     let text = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
     let raw =
         answered(&format!(r#"{{"content":[{},{middle}{}],"isError":false}}"#, text("first"), text("last")));
-    let CallReply::Result(read) = CallReply::decoded(&raw) else { panic!("no result: {raw}") };
+    let Ok(read) = tool_result(&raw) else { panic!("no result: {raw}") };
     let shown = read.text();
     assert!(shown.starts_with("first\n") && shown.ends_with("last"), "{raw}: {shown}");
 
@@ -207,7 +207,7 @@ fn result(change: &Change) {
         "isError": false, "resultType": "complete", "_meta": {"a": 1},
     });
     let raw = answered(&Writer::written(&whole, change));
-    let CallReply::Result(read) = CallReply::decoded(&raw) else { panic!("no result: {raw}") };
+    let Ok(read) = tool_result(&raw) else { panic!("no result: {raw}") };
     let is_of_content = change.at < 4;
     assert!(is_of_content || read.text().starts_with("words"), "{raw}: {}", read.text());
 }

@@ -2,9 +2,7 @@
 
 mod body_form;
 mod challenge;
-mod client;
 mod connect;
-mod connection;
 mod error;
 mod events;
 mod exchange;
@@ -15,10 +13,11 @@ mod stalls;
 #[cfg(test)]
 mod tests;
 mod tool_headers;
+mod wire;
 mod words;
 
 pub(in crate::session) use self::{
-    client::{RemoteClient, RemoteSession},
     connect::{Opened, Remote},
+    wire::RemoteWire,
 };
 pub use crate::http::HttpClients as RemoteClients;

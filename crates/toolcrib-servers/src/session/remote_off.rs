@@ -9,31 +9,31 @@
 
 use std::{
     convert::Infallible,
+    future::Pending,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use serde_json::{Map, Value, value::RawValue};
-use tokio::sync::Notify;
+use serde_json::value::RawValue;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     SessionObserver,
     connect::{ConnectContext, ServerHello, facts::ServerFacts, failure::Cause, handshake::Era},
-    forward::ForwardedRequest,
-    progress::ProgressListener,
-    recovery::health::Health,
+    recovery::health::{Health, StreamEnd},
     result::{
-        reply::{CallLimits, CallReply, NoReply},
+        reply::{CallLimits, NoReply},
         truncate::Truncator,
     },
-    rpc::{requests::RpcAnswer, write::CallArguments},
+    rpc::{
+        client::{Rpc, RpcClient, RpcOwner, Unanswered, Wire},
+        receive::Origin,
+        requests::{OutgoingRequest, RequestProgress},
+    },
     server_messages::Counting,
-    transport::Transport,
     wire_log::WireLog,
 };
 use crate::{
-    cancel::CancellationToken,
     config::{HttpConfig, HttpEndpoint},
     error::Result as OurResult,
     tool::{ServerName, Tool},
@@ -45,18 +45,61 @@ pub struct RemoteClients;
 
 impl RemoteClients {
     /// Does nothing.
-
     pub fn new(_: &HttpConfig) -> OurResult<Self> {
         Ok(Self)
     }
 }
 
 /// None of these can exist.
-#[derive(Clone)]
-pub(in crate::session) struct RemoteClient(Infallible);
+pub(in crate::session) struct RemoteWire(Infallible);
 
-impl RemoteClient {
-    pub(in crate::session) fn is_closed(&self) -> bool {
+impl Wire for RemoteWire {
+    type Failure = Infallible;
+    type Sending<'a> = Pending<Result<(), Infallible>>;
+
+    fn rpc(&self) -> &Rpc {
+        match self.0 {}
+    }
+
+    fn send<'a>(
+        self: &'a Arc<Self>,
+        _: &'a OutgoingRequest<'a>,
+        _: i64,
+        _: &Arc<RequestProgress>,
+        _: CallLimits<'_>,
+    ) -> Self::Sending<'a> {
+        match self.0 {}
+    }
+
+    fn take_back(&self, _: &RequestProgress) -> bool {
+        match self.0 {}
+    }
+
+    fn tell(self: &Arc<Self>, _: Vec<u8>, _: Option<Counting>) {
+        match self.0 {}
+    }
+
+    fn cancel(self: &Arc<Self>, _: i64) {
+        match self.0 {}
+    }
+
+    fn asked(
+        self: &Arc<Self>,
+        _: Box<RawValue>,
+        _: String,
+        _: Option<Box<RawValue>>,
+        _: Origin,
+    ) -> Result<(), StreamEnd> {
+        match self.0 {}
+    }
+
+    fn failure(&self, _: i64, _: &RequestProgress, _: Unanswered) -> Infallible {
+        match self.0 {}
+    }
+}
+
+impl RemoteWire {
+    pub(in crate::session) fn no_reply(&self, _: Infallible) -> NoReply {
         match self.0 {}
     }
 
@@ -64,52 +107,15 @@ impl RemoteClient {
         match self.0 {}
     }
 
-    pub(in crate::session) async fn call(
-        &self,
-        _: &str,
-        _: (CallArguments<'_>, &Map<String, Value>),
-        _: CallLimits<'_>,
-        _: Option<&ProgressListener>,
-    ) -> Result<CallReply, NoReply> {
-        match self.0 {}
-    }
-
-    pub(in crate::session) async fn ask(
-        &self,
-        _: &str,
-        _: &Map<String, Value>,
-        _: Duration,
-    ) -> Result<RpcAnswer, NoReply> {
-        match self.0 {}
-    }
-
-    pub(in crate::session) async fn forward(
-        &self,
-        _: &ForwardedRequest<'_>,
-        _: Option<&Map<String, Value>>,
-        _: CallLimits<'_>,
-    ) -> Result<RpcAnswer, NoReply> {
-        match self.0 {}
-    }
-
-    pub(in crate::session) fn tell(&self, _: &str, _: Option<&RawValue>, _: Option<Counting>) {
-        match self.0 {}
-    }
-
     pub(in crate::session) fn drop_unusable(&self, _: &mut Vec<Tool>) {
         match self.0 {}
     }
-}
 
-/// None of these can exist.
-pub(in crate::session) struct RemoteSession(Infallible);
-
-impl RemoteSession {
-    pub(in crate::session) fn client(&self) -> RemoteClient {
+    pub(in crate::session) async fn close(&self, _: Duration) {
         match self.0 {}
     }
 
-    pub(in crate::session) async fn close(self, _: Duration) {
+    pub(in crate::session) fn end(&self) {
         match self.0 {}
     }
 }
@@ -119,11 +125,9 @@ pub(in crate::session) struct Remote<'a>(&'a HttpEndpoint);
 
 /// An open remote session, which this build never has.
 pub(in crate::session) struct Opened {
-    pub(in crate::session) session: RemoteSession,
+    pub(in crate::session) link: RpcOwner,
     pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
-    pub(in crate::session) changed: Arc<Notify>,
-    pub(in crate::session) gone: CancellationToken,
 }
 
 impl<'a> Remote<'a> {
@@ -143,7 +147,7 @@ impl<'a> Remote<'a> {
 
     pub(in crate::session) fn look_for_stalls(
         &self,
-        _: Transport,
+        _: RpcClient,
         _: Era,
         _: ServerName,
         _: SessionObserver,

@@ -279,7 +279,7 @@ impl Session {
         match &*self.slot.state() {
             State::Ready { connection, .. } => {
                 status.state = match status.in_flight {
-                    _ if connection.link.transport().is_closed() => ServerState::Reconnecting,
+                    _ if connection.link.client().is_ended() => ServerState::Reconnecting,
                     0 => ServerState::Ready,
                     _ => ServerState::Busy,
                 };

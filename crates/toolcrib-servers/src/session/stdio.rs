@@ -1,5 +1,5 @@
-//! Our JSON-RPC client for servers that are processes: reads lines, hands answers to callers.
+//! Servers that are processes: messages are lines, written to one pipe and read from another.
 
-pub(super) mod queue;
+pub(super) mod lines;
+mod queue;
 pub(super) mod reader;
-pub(super) mod rpc_client;

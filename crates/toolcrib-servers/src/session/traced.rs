@@ -2,9 +2,9 @@
 
 use super::{
     GOODBYE_LIMIT, Session,
-    call::CallAnswer,
-    connect::{Connection, TransportOwner, failure::Failure},
+    connect::{Connection, failure::Failure},
     recovery::slot::State,
+    rpc::{client::RpcOwner, requests::RpcAnswer},
 };
 use crate::{
     config::Endpoint,
@@ -53,14 +53,14 @@ impl Session {
     }
 
     /// Ends a session without a process; a remote server is told.
-    pub(super) async fn close_remote(&self, link: TransportOwner) {
+    pub(super) async fn close_remote(&self, link: RpcOwner) {
         let action = trace::server_stop(self.name().as_str());
         link.close(GOODBYE_LIMIT).await;
         action.end(None);
     }
 }
 
-pub(super) fn call_ended(action: Action, outcome: &Result<CallAnswer>) {
+pub(super) fn call_ended(action: Action, outcome: &Result<RpcAnswer>) {
     if !action.is_on() {
         return;
     }

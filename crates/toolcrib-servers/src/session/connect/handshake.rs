@@ -17,10 +17,17 @@ use super::{
 use crate::{
     json_rpc::RawObject,
     session::{
-        result::{reply::NoReply, words},
-        rpc::{decode, requests::RpcAnswer},
+        NEVER,
+        result::{
+            reply::{CallLimits, NoReply},
+            words,
+        },
+        rpc::{
+            client::RpcClient,
+            decode,
+            requests::{OutgoingRequest, RequestParams, RpcAnswer},
+        },
         server_messages::ClientIdentity,
-        stdio::rpc_client::RpcClient,
     },
 };
 
@@ -129,8 +136,8 @@ pub(super) async fn negotiate(
     let context = json!({"_meta": client_context(identity)});
     let config = initialize_params(identity, &ProtocolVersion::LATEST_WITH_INITIALIZE);
     let older = OnceCell::new();
-    let discovering = client.handshake_request("server/discover", &context);
-    let initializing = client.handshake_request("initialize", &config);
+    let discovering = ask(client, "server/discover", &context);
+    let initializing = ask(client, "initialize", &config);
     let probe = tokio::time::sleep(PROBE);
     tokio::pin!(discovering, initializing, probe);
     let (mut discover, mut initialize) = match known {
@@ -152,7 +159,7 @@ pub(super) async fn negotiate(
                 match named {
                     Some(version) => {
                         let again = older.get_or_init(|| initialize_params(identity, &version));
-                        initializing.set(client.handshake_request("initialize", again));
+                        initializing.set(ask(client, "initialize", again));
                     }
                     None => initialize = initialized(answer),
                 }
@@ -181,6 +188,12 @@ pub(super) async fn negotiate(
             open => open,
         };
     }
+}
+
+/// Asks without a limit: the start has one of its own.
+async fn ask(client: &RpcClient, method: &str, params: &Value) -> Result<RpcAnswer, NoReply> {
+    let request = OutgoingRequest::new(method, RequestParams::Handshake(params));
+    client.send(&request, CallLimits::of(NEVER)).await
 }
 
 // What is wrong with its process, or what it wrote, is known to those who look after that.

@@ -18,7 +18,11 @@ use super::{
     failure::Cause,
     handshake::{Era, era_of},
 };
-use crate::session::{NEVER, result::words, rpc::requests::RpcAnswer, transport::Transport};
+use crate::session::{
+    NEVER,
+    result::words,
+    rpc::{client::RpcClient, requests::RpcAnswer},
+};
 use crate::{catalog::Listing, tool::Tool};
 
 /// Pages of a tool list before it counts as endless.
@@ -112,7 +116,7 @@ pub(super) struct ReadList {
 
 /// The tools of a server. One that does not say whether it has any is asked, and has none if it does not answer that.
 pub(super) async fn tools_of(
-    transport: &Transport,
+    client: &RpcClient,
     facts: &ServerFacts,
     deadline: std::time::Instant,
 ) -> Result<ReadList, Cause> {
@@ -123,7 +127,7 @@ pub(super) async fn tools_of(
         Declared::Unsaid => false,
     };
     let limit = if is_sure { left } else { left.min(UNSAID) };
-    let outcome = timeout(limit, all_tools(transport, facts, limit)).await;
+    let outcome = timeout(limit, all_tools(client, facts, limit)).await;
     match outcome.unwrap_or(Err(Cause::Timeout)) {
         Err(cause @ (Cause::Protocol(_) | Cause::Timeout)) if !is_sure => {
             let why = match cause {
@@ -140,7 +144,7 @@ pub(super) async fn tools_of(
 
 /// All pages. The list ends before a page that cannot be had, at a cursor that comes back, and after a page that is one too many.
 /// What is more than is bearable otherwise is an error. `limit` is that of one page.
-async fn all_tools(transport: &Transport, facts: &ServerFacts, limit: Duration) -> Result<ReadList, Cause> {
+async fn all_tools(client: &RpcClient, facts: &ServerFacts, limit: Duration) -> Result<ReadList, Cause> {
     let broken = |what: String| Cause::Protocol(format!("`tools/list` {what}"));
     let (mut tools, mut oddities): (Vec<Tool>, Vec<String>) = Default::default();
     let (mut entries, mut bytes, mut values) = (0, 0, 0);
@@ -149,7 +153,7 @@ async fn all_tools(transport: &Transport, facts: &ServerFacts, limit: Duration) 
     let mut ttl = None;
     for _ in 0..MAX_PAGES {
         let is_first = cursor.is_none();
-        let page = match transport.page(cursor.take(), entries, limit).await {
+        let page = match client.page(cursor.take(), entries, limit).await {
             Ok(page) => page,
             Err(Cause::Protocol(why)) if !is_first => {
                 oddities.push(format!("{why}; the list ends before this page"));
@@ -213,19 +217,19 @@ fn read_list(facts: &ServerFacts, tools: Vec<Tool>, ttl_ms: Option<u64>, odditie
 
 /// Keeps `list` up to date for as long as the connection lives.
 pub(super) async fn follow(
-    transport: Transport,
+    client: RpcClient,
     facts: Arc<ServerFacts>,
     list: Arc<ToolList>,
     list_check: ToolListCheck,
-    changed: Arc<Notify>,
     era: Era,
 ) {
     // In a box, as most of the time nothing changes, and this waits for as long as the server lives.
-    let (to, facts, list, list_check) = (&transport, &*facts, &*list, &list_check);
+    let changed = client.changed();
+    let (to, facts, list, list_check) = (&client, &*facts, &*list, &list_check);
     let relisting =
         read_when_changed((&changed, &list.wanted), move || Box::pin(relist(to, facts, list, list_check)));
     match era {
-        Era::Modern => tokio::join!(relisting, subscribe(&transport, facts, list_check)).0,
+        Era::Modern => tokio::join!(relisting, subscribe(&client, facts, list_check)).0,
         Era::Legacy => relisting.await,
     }
 }
@@ -249,7 +253,7 @@ async fn read_when_changed<F: Future<Output = ()>>(
 
 /// Subscribes to changes of the lists. In the era of 2026-07-28, the server reports changes as long as a subscription request
 /// is open. Changes of prompts and resources are for clients of the gateway.
-async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &ToolListCheck) {
+async fn subscribe(client: &RpcClient, facts: &ServerFacts, list_check: &ToolListCheck) {
     if facts.told_lists.is_empty() {
         return;
     }
@@ -260,13 +264,13 @@ async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &Tool
     let mut is_told = false;
     loop {
         let began = Instant::now();
-        match Box::pin(transport.ask("subscriptions/listen", &wanted, NEVER)).await {
+        match Box::pin(client.ask("subscriptions/listen", &wanted, NEVER)).await {
             Ok(RpcAnswer::Refused(error)) => {
                 list_check.unwatched(&words::of_error(&error));
                 return;
             }
             // Over HTTP each request has a stream of its own, which may break off.
-            _ if transport.is_closed() => return,
+            _ if client.is_ended() => return,
             Ok(_) => pause = RESUBSCRIBE,
             Err(_) if began.elapsed() > MAX_RESUBSCRIBE => pause = RESUBSCRIBE,
             Err(_) => {
@@ -281,8 +285,8 @@ async fn subscribe(transport: &Transport, facts: &ServerFacts, list_check: &Tool
     }
 }
 
-async fn relist(transport: &Transport, facts: &ServerFacts, list: &ToolList, list_check: &ToolListCheck) {
-    match all_tools(transport, facts, PAGE_LIMIT).await {
+async fn relist(client: &RpcClient, facts: &ServerFacts, list: &ToolList, list_check: &ToolListCheck) {
+    match all_tools(client, facts, PAGE_LIMIT).await {
         Ok(ReadList { mut listing, oddities }) => match list_check.take(&mut listing, oddities) {
             Ok(taken) => list.replace(taken.tools),
             Err(cause @ Cause::SameName(_)) => {

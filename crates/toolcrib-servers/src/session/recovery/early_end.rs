@@ -35,8 +35,8 @@ pub(in crate::session) struct EarlyEnd {
 impl EarlyEnd {
     /// `None`: the connection stands, has stood for long, or could not have been forked.
     pub(in crate::session) fn of(session: &Session, connection: &Connection) -> Option<Self> {
-        let Connection { planned, process, is_forked, since, gone, link, .. } = connection;
-        let (after, is_lost) = (since.elapsed(), gone.is_cancelled() || link.transport().is_closed());
+        let Connection { planned, process, is_forked, since, link, .. } = connection;
+        let (after, is_lost) = (since.elapsed(), link.client().is_ended());
         let (planned, _) = planned.as_ref().filter(|_| is_lost && after < EARLY)?;
         let exit = process.as_ref()?.exit_watch();
         let (settings, planned) = (session.settings(), planned.clone());

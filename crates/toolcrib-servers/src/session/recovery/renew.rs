@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 
 use crate::{
     error::Result,
-    session::{ConnectionHandle, RestartReason, Session, connect::TransportOwner, recovery::slot::State},
+    session::{RestartReason, Session, call::ConnectionHandle, recovery::slot::State, rpc::client::RpcOwner},
 };
 
 /// How long a server may take to say whether it knows a session.
@@ -27,7 +27,7 @@ pub(in crate::session) struct Renewals {
     /// A new session was refused as the one before it: the refusal may be about something else.
     doubtful: AtomicBool,
     /// Their calls may still be answered. Std mutex: held to add one, or to take all.
-    earlier: Mutex<Vec<TransportOwner>>,
+    earlier: Mutex<Vec<RpcOwner>>,
 }
 
 impl Renewals {
@@ -42,9 +42,9 @@ impl Renewals {
     }
 
     /// Keeps a session for the calls that are under way on it.
-    pub(super) fn keep(&self, link: TransportOwner) {
+    pub(super) fn keep(&self, link: RpcOwner) {
         let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-        earlier.retain(TransportOwner::is_busy);
+        earlier.retain(RpcOwner::is_busy);
         if link.is_busy() && earlier.len() < MAX_EARLIER {
             earlier.push(link);
         }
@@ -80,7 +80,7 @@ impl Session {
                 _ => None,
             };
             if let Some(era) = present.filter(|_| doubtful)
-                && connection.transport.knows_session(era, QUESTION_LIMIT).await
+                && connection.client.knows_session(era, QUESTION_LIMIT).await
             {
                 return Ok(false);
             }

@@ -3,19 +3,18 @@
 
 use std::{sync::Arc, time::Instant};
 
-use crate::cancel::CancellationToken;
-
 use super::slot::State;
 use crate::session::{
     DownReason, RestartReason, Session,
     connect::{handshake::Era, tool_list::ToolList},
-    transport::{Transport, question},
+    questions::question,
+    rpc::client::RpcClient,
 };
 
 /// The condition that the watchdog waits for.
 enum WatchdogWait {
     /// A live connection: its end, or its silence.
-    Live { generation: u64, gone: CancellationToken, transport: Transport, era: Era, tools: Arc<ToolList> },
+    Live { generation: u64, client: RpcClient, era: Era, tools: Arc<ToolList> },
     /// A server that is down: the time of its next try.
     Down { generation: u64, next_try: Instant },
     /// A parked server.
@@ -57,10 +56,11 @@ impl Session {
     async fn due(&self) -> WatchdogAction {
         loop {
             match self.watch() {
-                WatchdogWait::Live { generation, gone, transport, era, tools } => {
+                WatchdogWait::Live { generation, client, era, tools } => {
+                    let gone = client.gone();
                     let restart_reason = tokio::select! {
                         () = gone.cancelled() => None,
-                        restart_reason = self.silence(&transport, era) => Some(restart_reason),
+                        restart_reason = self.silence(&client, era) => Some(restart_reason),
                         () = tools.refused().cancelled() => Some(RestartReason::of_lock()),
                         () = self.wait_idle_time() => return WatchdogAction::Park(generation),
                     };
@@ -81,8 +81,7 @@ impl Session {
         match &*self.slot.state() {
             State::Ready { generation, connection } => WatchdogWait::Live {
                 generation: *generation,
-                gone: connection.gone.clone(),
-                transport: connection.link.transport(),
+                client: connection.link.client().clone(),
                 era: connection.era,
                 tools: connection.tools.clone(),
             },
@@ -95,7 +94,7 @@ impl Session {
     }
 
     /// Returns once the server has left a question unanswered. Never if it is not to be asked.
-    async fn silence(&self, transport: &Transport, era: Era) -> RestartReason {
+    async fn silence(&self, client: &RpcClient, era: Era) -> RestartReason {
         let Some(every) = self.settings().config.keepalive else { return std::future::pending().await };
         let mut before = self.counters.calls();
         loop {
@@ -103,7 +102,7 @@ impl Session {
             let calls = self.counters.calls();
             // A server at work may be too busy to answer, and a call has its own limit.
             let quiet = calls == before && self.counters.in_flight() == 0;
-            if quiet && !Box::pin(transport.answers(era, every)).await && self.counters.calls() == before {
+            if quiet && !Box::pin(client.answers(era, every)).await && self.counters.calls() == before {
                 let (every, question) = (humantime::format_duration(every), question(era));
                 let what = format!("did not answer `{question}` within {every} while it had nothing to do");
                 return RestartReason { what, asked: false, is_renewal: false };

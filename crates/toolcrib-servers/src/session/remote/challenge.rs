@@ -14,7 +14,7 @@ const CREDENTIALS: [&str; 8] =
 
 /// A refusal for want of authorization.
 #[derive(Debug)]
-pub(super) struct Challenge {
+pub(in crate::session) struct Challenge {
     pub(super) status: StatusCode,
     /// All headers `WWW-Authenticate`, joined with commas.
     pub(super) wants: String,

@@ -9,22 +9,19 @@ use hyper::{HeaderMap, header::HeaderValue};
 use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
 use serde_json::json;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::oneshot,
     time::{Instant, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    client::RemoteSession,
-    connection::{Connection, ConnectionParts, Origin, Wire},
     error::{RemoteFailure, StatusAnswer},
     events::{EventStream, is_message},
-    exchange::Outgoing,
     http::{EVENTS, RemoteHttp, content_type},
-    stalls, tool_headers,
+    stalls,
+    wire::{RemoteTransport, RemoteWire},
 };
 use crate::{
-    cancel::CancellationToken,
     config::{HttpEndpoint, HttpTransport},
     http::HttpClients,
     oauth::Authorizer,
@@ -41,9 +38,13 @@ use crate::{
         },
         recovery::health::Health,
         result::{reply::CallLimits, truncate::Truncator},
-        rpc::{requests::RpcAnswer, write},
+        rpc::{
+            client::{self, Rpc, RpcClient, RpcOwner, Wire as _},
+            receive::Origin,
+            requests::{OutgoingRequest, RequestParams, RpcAnswer},
+            write,
+        },
         server_messages::ClientSide,
-        transport::Transport,
         wire_log::WireLog,
     },
     tool::ServerName,
@@ -58,20 +59,17 @@ const TOLD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A session that stands.
 pub(in crate::session) struct Opened {
-    pub(in crate::session) session: RemoteSession,
+    pub(in crate::session) link: RpcOwner,
     /// Facts from the server's answer to the handshake.
     pub(in crate::session) facts: Arc<ServerFacts>,
     pub(in crate::session) hello: ServerHello,
-    /// Notified when the server says that its tools changed.
-    pub(in crate::session) changed: Arc<Notify>,
-    /// Cancelled at the end of the session.
-    pub(in crate::session) gone: CancellationToken,
 }
 
 /// A remote server, and the HTTP client of one connection to it.
 pub(in crate::session) struct Remote<'a> {
     endpoint: &'a HttpEndpoint,
-    parts: ConnectionParts,
+    http: RemoteHttp,
+    parts: (Health, Truncator, WireLog),
     client: &'a ClientSide,
 }
 
@@ -95,12 +93,11 @@ impl<'a> Remote<'a> {
     pub(super) fn with(
         (endpoint, authorizer): (&'a HttpEndpoint, Option<Arc<Authorizer>>),
         clients: &HttpClients,
-        (health, truncator, tap): (Health, Truncator, WireLog),
+        parts: (Health, Truncator, WireLog),
         client: &'a ClientSide,
     ) -> Result<Self, String> {
-        let http = RemoteHttp::new(&tap.server, endpoint, clients, authorizer)?;
-        let parts = ConnectionParts { http, health, truncator, tap, messages: client.messages.clone() };
-        Ok(Self { endpoint, parts, client })
+        let http = RemoteHttp::new(&parts.2.server, endpoint, clients, authorizer)?;
+        Ok(Self { endpoint, http, parts, client })
     }
 
     /// Opens a session: in the newer era first, unless the older one is known. A server that has no time is waited for
@@ -120,44 +117,46 @@ impl<'a> Remote<'a> {
                 Ok(opened) => return Ok(opened),
                 Err(why) => versions = why,
             }
-            tracing::debug!(server = %self.parts.tap.server, "not of the new era");
+            tracing::debug!(server = %self.server(), "not of the new era");
         }
-        let session = RemoteSession(self.connection(Wire::Streamable(Era::Legacy)));
-        let old = match self.initialize(session, until).await {
+        let connection = self.connection(RemoteTransport::Streamable(Era::Legacy));
+        let old = match self.initialize(connection, until).await {
             Err(Start::Failed(failure))
                 if transport == HttpTransport::Auto && failure.is_of_old_transport() =>
             {
                 failure
             }
-            outcome => return outcome.map_err(|why| why.into_cause(versions, self.parts.http.url())),
+            outcome => return outcome.map_err(|why| why.into_cause(versions, self.http.url())),
         };
         // Which is what the protocol says of a server that takes no POST there.
         self.open_sse(until).await.map_err(|cause| {
-            tracing::debug!(server = %self.parts.tap.server, ?cause, "not of the transport of 2024-11-05");
-            old.into_cause(self.parts.http.url())
+            tracing::debug!(server = %self.server(), ?cause, "not of the transport of 2024-11-05");
+            old.into_cause(self.http.url())
         })
     }
 
-    fn connection(&self, wire: Wire) -> Arc<Connection> {
-        Connection::new(wire, self.parts.clone())
+    fn server(&self) -> &ServerName {
+        &self.parts.2.server
+    }
+
+    /// A connection, and its owner.
+    fn connection(&self, transport: RemoteTransport) -> (Arc<RemoteWire>, RpcOwner) {
+        let rpc = Rpc::new(self.parts.clone(), self.client.messages.clone());
+        let wire = RemoteWire::new(transport, self.http.clone(), rpc);
+        (wire.clone(), RpcOwner::new(RpcClient::Remote(wire), None))
     }
 
     /// Asks what the server speaks, in the new era's way.
     async fn discover(&self) -> Result<Result<Opened, NotModern>, Cause> {
         const METHOD: &str = "server/discover";
-        let session = RemoteSession(self.connection(Wire::Streamable(Era::Modern)));
-        let connection = &session.0;
-        let _ = connection.version.set(HeaderValue::from_static(ProtocolVersion::LATEST.as_str()));
+        let (wire, link) = self.connection(RemoteTransport::Streamable(Era::Modern));
+        let _ = wire.version.set(HeaderValue::from_static(ProtocolVersion::LATEST.as_str()));
         let context = client_context(&self.client.identity);
         let params = json!({"_meta": context});
+        let request = OutgoingRequest::new(METHOD, RequestParams::Handshake(&params));
         let mut again = true;
         let state = loop {
-            let mut headers = HeaderMap::new();
-            tool_headers::add_method(&mut headers, METHOD, None);
-            let outgoing = Outgoing { headers, cancel: false, ..Outgoing::question(METHOD) };
-            let call_limits = CallLimits { limit: PROBE, ceiling: PROBE, notice: None };
-            let text = |id| write::bare_request(id, METHOD, &params);
-            match connection.request(outgoing, text, call_limits).await {
+            match client::send_request(&wire, &request, CallLimits::of(PROBE)).await {
                 Ok(RpcAnswer::Refused(error)) => match verdict(&error) {
                     Verdict::Again if std::mem::take(&mut again) => {}
                     Verdict::Again | Verdict::Modern => {
@@ -169,7 +168,7 @@ impl<'a> Remote<'a> {
                 Ok(answer) => break discovered(answer),
                 Err(failure) => {
                     let is_unread = failure.is_unread();
-                    match failure.into_cause(self.parts.http.url()) {
+                    match failure.into_cause(self.http.url()) {
                         cause @ Cause::Unreachable(..) => return Err(cause),
                         cause if is_unread => return Err(cause),
                         _ => break RequestState::Refused(None),
@@ -179,8 +178,8 @@ impl<'a> Remote<'a> {
         };
         Ok(match state {
             RequestState::Opened(facts, hello) => {
-                connection.writer.set_meta(context);
-                Ok(opened(session, facts, hello))
+                wire.rpc().writer.set_meta(context);
+                Ok(Opened { link, facts, hello })
             }
             RequestState::Refused(versions) => Err(versions),
             RequestState::No | RequestState::Open => Err(None),
@@ -188,17 +187,18 @@ impl<'a> Remote<'a> {
     }
 
     /// Opens a session in the old era's way.
-    async fn initialize(&self, session: RemoteSession, until: Instant) -> Result<Opened, Start> {
-        const METHOD: &str = "initialize";
-        let connection = &session.0;
+    async fn initialize(
+        &self,
+        (wire, link): (Arc<RemoteWire>, RpcOwner),
+        until: Instant,
+    ) -> Result<Opened, Start> {
         let mut version = ProtocolVersion::LATEST_WITH_INITIALIZE;
         let answer = loop {
             let params = initialize_params(&self.client.identity, &version);
-            let outgoing = Outgoing { cancel: false, until: Some(until), ..Outgoing::question(METHOD) };
+            let request = OutgoingRequest::new("initialize", RequestParams::Handshake(&params));
             // The start has a limit of its own.
-            let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
-            let text = |id| write::bare_request(id, METHOD, &params);
-            let answer = connection.request(outgoing, text, call_limits).await;
+            let limits = CallLimits { until: Some(until), ..CallLimits::of(NEVER) };
+            let answer = client::send_request(&wire, &request, limits).await;
             let named = match &answer {
                 Ok(RpcAnswer::Refused(error)) => named_in(error),
                 Err(RemoteFailure::Status(answer)) if answer.status.is_client_error() => {
@@ -217,26 +217,26 @@ impl<'a> Remote<'a> {
             RequestState::No | RequestState::Open => return Err(Start::Failed(RemoteFailure::Ended)),
         };
         if let Ok(version) = HeaderValue::try_from(facts.version.as_str()) {
-            let _ = connection.version.set(version);
+            let _ = wire.version.set(version);
         }
-        let told = connection.accepted(write::notification("notifications/initialized", None));
+        let told = wire.accepted(write::notification("notifications/initialized", None));
         // It may know better than to accept, or to answer, what it does not need.
         if let Ok(Err(failure)) = timeout(TOLD_LIMIT, told).await {
-            let why = failure.words(self.parts.http.url());
-            tracing::debug!(server = %self.parts.tap.server, why, "takes no `notifications/initialized`");
+            let why = failure.words(self.http.url());
+            tracing::debug!(server = %self.server(), why, "takes no `notifications/initialized`");
         }
-        if connection.wire != Wire::Sse {
-            let _ = connection.listened.0.set(Instant::now());
-            connection.spawn(connection.clone().listen());
+        if wire.transport != RemoteTransport::Sse {
+            let _ = wire.listened.0.set(Instant::now());
+            wire.spawn(wire.clone().listen());
         }
-        Ok(opened(session, facts, hello))
+        Ok(Opened { link, facts, hello })
     }
 
     /// Opens a session over the transport of 2024-11-05.
     async fn open_sse(&self, until: Instant) -> Result<Opened, Cause> {
-        let url = self.parts.http.url();
-        let session = RemoteSession(self.connection(Wire::Sse));
-        let named = timeout(ENDPOINT_LIMIT, session.0.open_events());
+        let url = self.http.url();
+        let (wire, link) = self.connection(RemoteTransport::Sse);
+        let named = timeout(ENDPOINT_LIMIT, wire.open_events());
         match named.await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return Err(failure.into_cause(url)),
@@ -245,26 +245,26 @@ impl<'a> Remote<'a> {
                 return Err(Cause::Protocol(why));
             }
         }
-        self.initialize(session, until).await.map_err(|why| why.into_cause(None, url))
+        self.initialize((wire, link), until).await.map_err(|why| why.into_cause(None, url))
     }
 
     /// Looks beside the session whether a server at `http://` stalls on kept connections.
     pub(in crate::session) fn look_for_stalls(
         &self,
-        transport: Transport,
+        client: RpcClient,
         era: Era,
         name: ServerName,
         tell: SessionObserver,
     ) -> Option<AbortOnDropHandle<()>> {
         self.endpoint.url.starts_with("http://").then(|| {
-            let look = stalls::look(self.parts.http.clone(), transport, era, name, tell);
+            let look = stalls::look(self.http.clone(), client, era, name, tell);
             #[expect(clippy::disallowed_methods, reason = "the connection holds the handle")]
             AbortOnDropHandle::new(tokio::spawn(look))
         })
     }
 }
 
-impl Connection {
+impl RemoteWire {
     /// Opens the stream of events of the old transport, up to the address for messages. It is read until it ends, and
     /// the connection with it.
     async fn open_events(self: &Arc<Self>) -> Result<(), RemoteFailure> {
@@ -299,11 +299,6 @@ impl Connection {
         }
         self.end();
     }
-}
-
-fn opened(session: RemoteSession, facts: Arc<ServerFacts>, hello: ServerHello) -> Opened {
-    let (changed, gone) = (session.0.sink.changed.clone(), session.0.gone.clone());
-    Opened { session, facts, hello, changed, gone }
 }
 
 /// Why `initialize` did not open a session.

@@ -28,7 +28,7 @@ const WRONG_ADDRESS: &str =
 
 /// The error of a request that has no answer.
 #[derive(Debug)]
-pub(super) enum RemoteFailure {
+pub(in crate::session) enum RemoteFailure {
     /// The connection had ended before.
     NotSent,
     /// It ended meanwhile.
@@ -49,7 +49,7 @@ pub(super) enum RemoteFailure {
 
 /// An answer that is no success.
 #[derive(Debug)]
-pub(super) struct StatusAnswer {
+pub(in crate::session) struct StatusAnswer {
     pub(super) status: StatusCode,
     /// Words in the body of the answer.
     pub(super) said: String,

@@ -8,30 +8,26 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-use hyper::{HeaderMap, StatusCode, body::Bytes};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use hyper::{StatusCode, body::Bytes};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     body_form::{BOM, BodyForm},
-    connection::{Connection, Origin, Wire},
     error::{RemoteFailure, StatusAnswer},
     events::{EventStream, MAX_MESSAGE, StreamEnd, is_message},
     http::{HttpFailure, SESSION_ID, content_type, whole},
-    session_end, words,
+    session_end, tool_headers,
+    wire::{RemoteTransport, RemoteWire, opens},
+    words,
 };
 use crate::{
     http::{HttpAnswer, RequestError, retry_after},
     session::{
         connect::handshake::Era,
-        result::reply::CallLimits,
         rpc::{
             decode,
-            requests::{AnswerForm, Listener, RequestProgress, RpcAnswer, Waiting},
-            write,
+            receive::Origin,
+            requests::{OutgoingRequest, RpcAnswer},
         },
     },
 };
@@ -57,44 +53,6 @@ const LISTENING_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of a web page that are read, at most.
 const MAX_PAGE: usize = 64 << 10;
 
-/// A request to be sent.
-pub(super) struct Outgoing<'a> {
-    pub(super) method: &'a str,
-    /// Headers of its own.
-    pub(super) headers: HeaderMap,
-    /// It is sent once, whatever comes of it.
-    pub(super) once: bool,
-    /// The server is told when it is given up.
-    pub(super) cancel: bool,
-    /// How long it may wait for a server that has no time for it. `None`: within its limit.
-    pub(super) until: Option<Instant>,
-    pub(super) exchange: Option<u64>,
-    pub(super) listener: Option<Listener>,
-    pub(super) form: AnswerForm,
-}
-
-impl<'a> Outgoing<'a> {
-    /// A question, which may be asked again.
-    pub(super) fn question(method: &'a str) -> Self {
-        let (headers, exchange, listener, until) = Default::default();
-        Self {
-            method,
-            headers,
-            once: false,
-            cancel: true,
-            until,
-            exchange,
-            listener,
-            form: AnswerForm::Decoded,
-        }
-    }
-
-    /// Whether it opens the session: before that there is none that could be unknown to the server.
-    fn opens(&self) -> bool {
-        matches!(self.method, "initialize" | "server/discover")
-    }
-}
-
 /// The sendings of one request to a server that has no time for it.
 struct Sendings {
     count: u32,
@@ -114,22 +72,6 @@ impl Sendings {
         // The last refusal is to be told, and not that a sending behind it was cut off by the limit.
         let left = self.until.saturating_duration_since(Instant::now()).saturating_sub(SENDING);
         [asked.max(own), asked.max(BUSY_PAUSE)].into_iter().find(|pause| *pause < left)
-    }
-}
-
-/// A request under way. Dropped before its answer, the server is told.
-struct OpenRequest<'a> {
-    connection: &'a Arc<Connection>,
-    id: i64,
-    cancel: bool,
-}
-
-impl Drop for OpenRequest<'_> {
-    fn drop(&mut self) {
-        let Self { connection, id, cancel } = self;
-        if connection.requests.give_up(*id, true) && *cancel && !connection.is_modern() {
-            connection.tell(write::cancellation(*id), None);
-        }
     }
 }
 
@@ -171,73 +113,34 @@ impl Resumption {
     }
 }
 
-impl Connection {
-    /// Sends a request, and gives its answer. `text` writes it under its id.
-    pub(super) async fn request(
-        self: &Arc<Self>,
-        outgoing: Outgoing<'_>,
-        text: impl FnOnce(i64) -> Vec<u8>,
-        call_limits: CallLimits<'_>,
-    ) -> Result<RpcAnswer, RemoteFailure> {
-        let (answer, mut answered) = oneshot::channel();
-        let course = Arc::<RequestProgress>::default();
-        let (listener, form) = (outgoing.listener.clone(), outgoing.form);
-        let (exchange, opens) = (outgoing.exchange, outgoing.opens());
-        let until = outgoing.until.unwrap_or_else(|| Instant::now() + call_limits.limit);
-        let sendings = Sendings { count: 1, until, is_question: !outgoing.once && exchange.is_none() };
-        let waiting = Waiting { answer, course: course.clone(), listener, form, exchange };
-        let Some(id) = self.requests.open(waiting) else { return Err(RemoteFailure::NotSent) };
-        let _open = OpenRequest { connection: self, id, cancel: outgoing.cancel };
-        let message = text(id);
-        self.sent(&message);
-        // Boxed: it is large, and its caller may be kept for long.
-        let exchange: BoxFuture<'_, _> = Box::pin(self.exchange(id, outgoing, message.into(), sendings));
-        let outcome = async {
-            let answer = tokio::select! {
-                biased;
-                // On another stream.
-                answer = &mut answered => answer,
-                ended = exchange => {
-                    ended?;
-                    answered.await
-                }
-            };
-            match answer {
-                Ok(Ok(RpcAnswer::Refused(error)))
-                    if !opens && session_end::is_end_answer(&error, self.has_session()) =>
-                {
-                    Err(RemoteFailure::SessionEnded(format!("{} ({})", error.message, error.code.0)))
-                }
-                Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(error)) => Err(RemoteFailure::Broken(error.reason)),
-                Err(_) => Err(RemoteFailure::Ended),
-            }
-        };
-        let outcome = self.requests.within_limits(outcome, &course, call_limits).await;
-        outcome.unwrap_or_else(|limit| Err(RemoteFailure::Timeout(limit)))
-    }
-
+impl RemoteWire {
     /// Sends a request and reads what belongs to it, up to its answer. If that does not come with it, it comes on another
-    /// stream.
-    async fn exchange(
+    /// stream. A server that has no time is waited for `until` then.
+    pub(super) async fn exchange(
         self: &Arc<Self>,
         id: i64,
-        outgoing: Outgoing<'_>,
+        request: &OutgoingRequest<'_>,
         body: Bytes,
-        mut sendings: Sendings,
+        until: Instant,
     ) -> Result<(), RemoteFailure> {
-        let origin = Origin { request: Some(id), exchange: outgoing.exchange };
-        let opens = outgoing.opens();
-        if outgoing.once || outgoing.exchange.is_some() {
+        let origin = Origin { request: Some(id), exchange: request.exchange };
+        let opens = opens(request);
+        // Whatever comes of it.
+        let is_sent_once = request.tool.is_some();
+        let is_question = !is_sent_once && request.exchange.is_none();
+        let mut sendings = Sendings { count: 1, until, is_question };
+        if !is_question {
             self.can_be_asked().await;
         }
         let mut headers = self.message_headers();
-        headers.extend(outgoing.headers);
+        if self.is_modern() {
+            tool_headers::add(&mut headers, request);
+        }
         let mut answer = loop {
             let (headers, body) = (headers.clone(), body.clone());
             let answer = match self.endpoint.get() {
                 Some(endpoint) => self.http.post_to(endpoint, headers, body).await,
-                None if outgoing.once => self.http.post_once(headers, body).await,
+                None if is_sent_once => self.http.post_once(headers, body).await,
                 None => self.http.post(headers, body).await,
             };
             let mut answer = match answer {
@@ -251,7 +154,7 @@ impl Connection {
             let Some(pause) = sendings.pause(&answer) else { break answer };
             // Read to its end, which makes the connection free.
             let (refused, _) = StatusAnswer::read(&mut answer, sendings.count).await;
-            tracing::debug!(server = %self.sink.server, ?pause, "has no time for a request: {refused}");
+            tracing::debug!(server = %self.rpc.sink.server, ?pause, "has no time for a request: {refused}");
             sleep(pause).await;
             sendings.count += 1;
         };
@@ -259,13 +162,13 @@ impl Connection {
         if !status.is_success() {
             return self.refused(&mut answer, (id, opens), sendings.count).await;
         }
-        if self.wire == Wire::Sse {
+        if self.transport == RemoteTransport::Sse {
             // What it says beside that is for nobody.
             let _ = StatusAnswer::read(&mut answer, 1).await;
             return Ok(());
         }
-        if self.wire == Wire::Streamable(Era::Legacy)
-            && outgoing.method == "initialize"
+        if self.transport == RemoteTransport::Streamable(Era::Legacy)
+            && request.method == "initialize"
             && let Some(session) = answer.headers.get(SESSION_ID)
         {
             let _ = self.session.set(session.clone());
@@ -314,8 +217,8 @@ impl Connection {
         );
         // Servers that do not know the request name another one, or none.
         if let Some(error) = error.filter(|_| says_itself) {
-            self.received(&body);
-            self.requests.answer(id, Ok(RpcAnswer::Refused(error)));
+            self.rpc.tap.received(&body);
+            self.rpc.requests.answer(id, Ok(RpcAnswer::Refused(error)));
             return Ok(());
         }
         Err(RemoteFailure::Status(refused))
@@ -360,7 +263,7 @@ impl Connection {
         if session_end::is_end_text(&beginning) {
             return Err(RemoteFailure::SessionEnded(words::of_text(&beginning)));
         }
-        if self.take_in(body, origin).await? || self.requests.form(id).is_none() {
+        if self.take_in(body, origin).await? || self.rpc.requests.form(id).is_none() {
             return Ok(());
         }
         let said = words::of_text(&beginning);
@@ -370,7 +273,7 @@ impl Connection {
 
     /// Gives a request an error of ours in place of an answer that cannot be used. The session goes on.
     fn unusable(&self, id: i64, why: String) {
-        self.requests.answer(id, Ok(RpcAnswer::Refused(decode::unusable_answer(why))));
+        self.rpc.requests.answer(id, Ok(RpcAnswer::Refused(decode::unusable_answer(why))));
     }
 
     fn too_large(&self, origin: Origin) {

@@ -41,7 +41,7 @@ const ERROR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a request got no answer that can be looked at.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HttpFailure {
+pub(in crate::session) enum HttpFailure {
     /// No answer, or not all of it.
     #[error(transparent)]
     Unanswered(#[from] RequestError),

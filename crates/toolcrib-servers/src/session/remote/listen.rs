@@ -10,12 +10,13 @@ use hyper::{StatusCode, header::HeaderValue};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    connection::{Connection, Origin},
     error::{RemoteFailure, StatusAnswer},
     events::EventStream,
     exchange::{Read, Resumption},
     http::{EVENTS, HttpFailure, LAST_EVENT_ID, content_type},
+    wire::RemoteWire,
 };
+use crate::session::rpc::receive::Origin;
 
 /// How long the head of a stream may take: some servers send it with the first event.
 const HEAD_LIMIT: Duration = Duration::from_secs(300);
@@ -25,7 +26,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// A stream that stood for so long has not failed.
 const STOOD: Duration = Duration::from_secs(10);
 
-impl Connection {
+impl RemoteWire {
     /// The stream of what belongs to no request, or the rest of any stream.
     pub(super) async fn events_after(&self, last_id: Option<&str>) -> Result<EventStream, RemoteFailure> {
         let mut headers = self.session_headers();

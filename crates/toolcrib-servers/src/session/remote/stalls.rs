@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::http::RemoteHttp;
 use crate::{
-    session::{SessionEvent, SessionObserver, connect::handshake::Era, transport::Transport},
+    session::{SessionEvent, SessionObserver, connect::handshake::Era, rpc::client::RpcClient},
     tool::ServerName,
 };
 
@@ -27,16 +27,16 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// request from then on, and this is reported.
 pub(super) async fn look(
     http: RemoteHttp,
-    transport: Transport,
+    client: RpcClient,
     era: Era,
     server: ServerName,
     tell: SessionObserver,
 ) {
-    let slow = async || quickest(&http, &transport, era).await.filter(|kept| *kept >= STALL);
+    let slow = async || quickest(&http, &client, era).await.filter(|kept| *kept >= STALL);
     let Some(first) = slow().await else { return };
     // It may be far away, or slow in itself.
     http.set_stalls(true);
-    let new = quickest(&http, &transport, era).await;
+    let new = quickest(&http, &client, era).await;
     http.set_stalls(false);
     let late = |kept: &Duration| new.is_some_and(|new| *kept >= new + STALL);
     if !late(&first) {
@@ -55,12 +55,12 @@ pub(super) async fn look(
 }
 
 /// The quickest of the last answers to some questions; `None` if one has none.
-async fn quickest(http: &RemoteHttp, transport: &Transport, era: Era) -> Option<Duration> {
+async fn quickest(http: &RemoteHttp, client: &RpcClient, era: Era) -> Option<Duration> {
     let mut times = Vec::with_capacity(QUESTIONS);
     for _ in 0..QUESTIONS {
         wait_idle(http).await;
         let began = Instant::now();
-        if !transport.answers(era, LIMIT).await {
+        if !client.answers(era, LIMIT).await {
             return None;
         }
         times.push(began.elapsed());

@@ -9,28 +9,26 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
 use super::*;
 use crate::{
     config::{Endpoint, HttpConfig, HttpEndpoint, Secrets, ServerConfig},
     json_rpc::RawObject,
-    large::WhoseWork,
     session::{
         NEVER, SessionEvent,
-        forward::{ForwardedRequest, ForwardedTool},
         recovery::health::Health,
         result::{
             outputs::Outputs,
             reply::{CallLimits, NoReply},
             truncate::Truncator,
         },
-        rpc::requests::{RawListener, RpcAnswer},
+        rpc::requests::{OutgoingRequest, RequestListener, RequestParams, RpcAnswer},
         server_messages::{ClientSide, ServerMessages, ServerNotification, ServerRequest},
         wire_log::{Listeners, WireListener, WireLog},
     },
-    tool::{ServerName, ToolAnnotations},
+    tool::{ServerName, Tool},
 };
 
 /// Records each message of a server with the exchange that it belongs to; requests get a fixed answer.
@@ -139,27 +137,23 @@ async fn forwarded_requests_pass_as_they_are_written() {
     let (opened, mut told, _serving) = open(&heard, &shown).await;
     assert_eq!(opened.hello.get("x-more").unwrap().get(), "[1]");
     assert_eq!(opened.facts.version.as_str(), "2025-06-18");
-    let client = opened.session.client();
+    let client = opened.link.client().clone();
     let raw = |text: &str| RawObject::parse(Some(&RawValue::from_string(text.to_owned()).unwrap())).unwrap();
     let params = raw(r#"{"name":"t","arguments":{"b": 1.0, "a":[]},"x-param":1e2}"#);
     let meta = raw(r#"{"x-meta": 2.0}"#);
     let reports = Arc::new(Mutex::new(Vec::new()));
     let hear = reports.clone();
-    let progress: RawListener = Arc::new(move |report| hear.lock().unwrap().push(report.get().to_owned()));
-    let arguments = Map::new();
-    let tool = ForwardedTool { name: "t", hints: ToolAnnotations::default() };
-    let call_limits = CallLimits { limit: NEVER, ceiling: NEVER, notice: None };
-    let request = ForwardedRequest {
-        method: "tools/call",
-        params: &params,
-        meta: &meta,
-        tool: Some(tool),
-        limit: None,
+    let hear = move |report: &RawValue| hear.lock().unwrap().push(report.get().to_owned());
+    let progress = RequestListener::Raw(Arc::new(hear));
+    let tool = Tool::new("t", "", Default::default());
+    let request = OutgoingRequest {
+        tool: Some(&tool),
         progress: Some(&progress),
-        exchange: 7,
-        whose: WhoseWork::default(),
+        exchange: Some(7),
+        ..OutgoingRequest::new("tools/call", RequestParams::Written(&params, &meta))
     };
-    match client.forward(&request, Some(&arguments), call_limits).await {
+    let limits = CallLimits::of(NEVER);
+    match client.send(&request, limits).await {
         Ok(RpcAnswer::Result(result)) => assert_eq!(result.get(), RESULT),
         _ => panic!("it has another answer"),
     }
@@ -190,14 +184,15 @@ async fn forwarded_requests_pass_as_they_are_written() {
     assert!(reports.len() == 1 && reports[0].ends_with(r#""progress":0.50,"x":1}"#), "{reports:?}");
 
     let params = raw(r#"{"uri":"x"}"#);
-    let request = ForwardedRequest { method: "resources/read", params: &params, tool: None, ..request };
-    match client.forward(&request, None, call_limits).await {
+    let params = RequestParams::Written(&params, &meta);
+    let request = OutgoingRequest { method: "resources/read", params, tool: None, ..request };
+    match client.send(&request, limits).await {
         Ok(RpcAnswer::Refused(error)) => {
             assert_eq!((error.code.0, error.data), (-32002, Some(json!({"uri": "x"}))));
         }
         _ => panic!("it has another answer"),
     }
-    opened.session.close(NEVER).await;
-    assert!(matches!(client.forward(&request, None, call_limits).await, Err(NoReply::NotSent)));
-    assert!(opened.gone.is_cancelled());
+    opened.link.close(NEVER).await;
+    assert!(matches!(client.send(&request, limits).await, Err(NoReply::NotSent)));
+    assert!(client.gone().is_cancelled());
 }

@@ -10,7 +10,14 @@ use hyper::{
 };
 use serde_json::{Map, Value};
 
-use crate::json_rpc::RawObject;
+use super::http::PROTOCOL_VERSION;
+use crate::{
+    json_rpc::RawObject,
+    session::{
+        connect::handshake::PROTOCOL_VERSION_KEY,
+        rpc::requests::{OutgoingRequest, RequestParams},
+    },
+};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
@@ -22,16 +29,37 @@ const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 type Object = Map<String, Value>;
 
-/// Adds the headers of a request: its method, and what it names.
-pub(super) fn add_method(headers: &mut HeaderMap, method: &str, name: Option<&str>) {
-    headers.insert(METHOD, encoded(method));
-    if let Some(name) = name {
-        headers.insert(NAME, encoded(name));
+/// Adds the headers of a request: its method, what it names, and marked arguments.
+pub(super) fn add(headers: &mut HeaderMap, request: &OutgoingRequest<'_>) {
+    headers.insert(METHOD, encoded(request.method));
+    match request.params {
+        RequestParams::Arguments(arguments, _) => {
+            if let Some(tool) = request.tool {
+                headers.insert(NAME, encoded(&tool.name));
+                add_arguments(headers, &tool.input_schema, arguments);
+            }
+        }
+        RequestParams::Written(params, meta) => {
+            if let Some(name) = name(request.method, params) {
+                headers.insert(NAME, encoded(&name));
+            }
+            if let Some(tool) = request.tool.filter(|tool| has_marks(&tool.input_schema))
+                && let Some(arguments) = params.read("arguments")
+            {
+                add_arguments(headers, &tool.input_schema, &arguments);
+            }
+            // The header repeats what the request says.
+            let version = meta.read::<String>(PROTOCOL_VERSION_KEY);
+            if let Some(version) = version.and_then(|version| HeaderValue::try_from(version).ok()) {
+                headers.insert(PROTOCOL_VERSION, version);
+            }
+        }
+        RequestParams::Members(_) | RequestParams::Handshake(_) => {}
     }
 }
 
 /// The name that a request with these parameters has in the headers.
-pub(super) fn name(method: &str, params: &RawObject) -> Option<String> {
+fn name(method: &str, params: &RawObject) -> Option<String> {
     params.read(match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
@@ -41,14 +69,14 @@ pub(super) fn name(method: &str, params: &RawObject) -> Option<String> {
 }
 
 /// Whether a schema marks any argument.
-pub(super) fn has_marks(schema: &Object) -> bool {
+fn has_marks(schema: &Object) -> bool {
     let properties = schema.get("properties").and_then(Value::as_object);
     let marks = |property: &Object| property.contains_key(MARK) || has_marks(property);
     properties.is_some_and(|properties| properties.values().filter_map(Value::as_object).any(marks))
 }
 
 /// Adds the arguments that the schema of a tool marks.
-pub(super) fn add_arguments(headers: &mut HeaderMap, schema: &Object, arguments: &Object) {
+fn add_arguments(headers: &mut HeaderMap, schema: &Object, arguments: &Object) {
     let (Some(Value::Object(properties)), true) = (schema.get("properties"), !arguments.is_empty()) else {
         return;
     };

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::reply::CallReply;
 use crate::{
     json_rpc::{RawObject, is_set},
     session::rpc::json_string,
@@ -17,59 +16,64 @@ const ABOUT: [&str; 7] =
 /// The members of a block of text that say no more than its text.
 const TEXT_MEMBERS: [&str; 4] = ["type", "text", "annotations", "_meta"];
 
-impl CallReply {
-    /// Decodes a result that is kept as it was written.
-    pub(in crate::session) fn decoded(result: &RawValue) -> Self {
-        Self::read(result, true)
-    }
+/// Why an answer without an error is no result, in words that continue "it was refused:".
+const NEEDS_INPUT: &str = "it asks for input that only an interactive client can give";
+const IS_TASK: &str = "it answered with a background task, which was not asked for";
 
-    /// `may_be_legacy`: it may have another one in it, but no further one.
-    fn read(result: &RawValue, may_be_legacy: bool) -> Self {
-        let Ok(members) = RawObject::parse(Some(result)) else {
-            // Its blocks, or one of them, without the object around.
-            let (blocks, numbers) = blocks(result);
-            let mut result = ToolResult::new(blocks, None, false);
-            result.content_numbers = numbers;
-            return Self::Result(result);
-        };
-        match members.read::<String>("resultType").as_deref() {
-            Some("input_required") => return Self::NeedsInput,
-            Some("task") => return Self::Task,
-            _ => {}
-        }
-        let said = |name: &str| members.get(name).filter(|raw| raw.get() != "null");
-        // Some write `false` for nothing.
-        let content = said("content").filter(|raw| raw.get() != "false");
-        let structured = members.get("structuredContent");
-        let is_task = RawObject::parse(said("task")).is_ok_and(|task| task.get("taskId").is_some());
-        if is_task && content.is_none() && structured.is_none() {
-            return Self::Task;
-        }
-        // As servers of the first revisions answer.
-        if let (None, None, Some(legacy), true) = (content, structured, said("toolResult"), may_be_legacy) {
-            return Self::read(legacy, false);
-        }
-        let (mut blocks, content_numbers) = content.map(blocks).unwrap_or_default();
-        let mut exact_numbers = ExactNumbers::default();
-        let structured = structured.and_then(|raw| match serde_json::from_str::<Value>(raw.get()) {
-            Ok(value) => {
-                exact_numbers = ExactNumbers::of(raw.get());
-                Some(value)
-            }
-            Err(_) => {
-                blocks.push(text_block(raw.get()));
-                None
-            }
-        });
-        let is_bare = content.is_none() && structured.is_none() && blocks.is_empty();
-        if is_bare && members.names().any(|name| !ABOUT.contains(&name)) {
-            blocks.push(text_block(result.get()));
-        }
-        let is_error = said("isError").or_else(|| said("is_error")).is_some_and(|raw| is_set(raw.get()));
-        let mut result = ToolResult::new(blocks, structured, is_error);
-        (result.exact_numbers, result.content_numbers) = (exact_numbers, content_numbers);
-        Self::Result(result)
+/// The result of a call that was kept as it was written.
+///
+/// # Errors
+/// It is not a result, in words.
+pub(in crate::session) fn tool_result(result: &RawValue) -> Result<ToolResult, &'static str> {
+    read(result, true)
+}
+
+/// `may_be_legacy`: it may have another one in it, but no further one.
+fn read(result: &RawValue, may_be_legacy: bool) -> Result<ToolResult, &'static str> {
+    let Ok(members) = RawObject::parse(Some(result)) else {
+        // Its blocks, or one of them, without the object around.
+        let (blocks, numbers) = blocks(result);
+        let mut result = ToolResult::new(blocks, None, false);
+        result.content_numbers = numbers;
+        return Ok(result);
+    };
+    match members.read::<String>("resultType").as_deref() {
+        Some("input_required") => return Err(NEEDS_INPUT),
+        Some("task") => return Err(IS_TASK),
+        _ => {}
     }
+    let said = |name: &str| members.get(name).filter(|raw| raw.get() != "null");
+    // Some write `false` for nothing.
+    let content = said("content").filter(|raw| raw.get() != "false");
+    let structured = members.get("structuredContent");
+    let is_task = RawObject::parse(said("task")).is_ok_and(|task| task.get("taskId").is_some());
+    if is_task && content.is_none() && structured.is_none() {
+        return Err(IS_TASK);
+    }
+    // As servers of the first revisions answer.
+    if let (None, None, Some(legacy), true) = (content, structured, said("toolResult"), may_be_legacy) {
+        return read(legacy, false);
+    }
+    let (mut blocks, content_numbers) = content.map(blocks).unwrap_or_default();
+    let mut exact_numbers = ExactNumbers::default();
+    let structured = structured.and_then(|raw| match serde_json::from_str::<Value>(raw.get()) {
+        Ok(value) => {
+            exact_numbers = ExactNumbers::of(raw.get());
+            Some(value)
+        }
+        Err(_) => {
+            blocks.push(text_block(raw.get()));
+            None
+        }
+    });
+    let is_bare = content.is_none() && structured.is_none() && blocks.is_empty();
+    if is_bare && members.names().any(|name| !ABOUT.contains(&name)) {
+        blocks.push(text_block(result.get()));
+    }
+    let is_error = said("isError").or_else(|| said("is_error")).is_some_and(|raw| is_set(raw.get()));
+    let mut result = ToolResult::new(blocks, structured, is_error);
+    (result.exact_numbers, result.content_numbers) = (exact_numbers, content_numbers);
+    Ok(result)
 }
 
 /// The blocks of a list, or the one that stands in its place, and the numbers that these values cannot hold.
@@ -165,10 +169,7 @@ mod tests {
     use super::*;
 
     fn read(raw: &str) -> ToolResult {
-        match CallReply::decoded(&RawValue::from_string(raw.to_owned()).unwrap()) {
-            CallReply::Result(result) => result,
-            _ => panic!("{raw} is no result"),
-        }
+        tool_result(&RawValue::from_string(raw.to_owned()).unwrap()).unwrap()
     }
 
     #[test]
@@ -244,12 +245,9 @@ mod tests {
 
     #[test]
     fn a_task_or_a_question_is_no_result() {
-        let read = |raw: &str| CallReply::decoded(&RawValue::from_string(raw.to_owned()).unwrap());
-        assert!(matches!(
-            read(r#"{"resultType":"input_required","inputRequests":{}}"#),
-            CallReply::NeedsInput
-        ));
-        assert!(matches!(read(r#"{"resultType":"task","taskId":"1"}"#), CallReply::Task));
-        assert!(matches!(read(r#"{"task":{"taskId":"1","status":"working"}}"#), CallReply::Task));
+        let why = |raw: &str| tool_result(&RawValue::from_string(raw.to_owned()).unwrap()).unwrap_err();
+        assert_eq!(why(r#"{"resultType":"input_required","inputRequests":{}}"#), NEEDS_INPUT);
+        assert_eq!(why(r#"{"resultType":"task","taskId":"1"}"#), IS_TASK);
+        assert_eq!(why(r#"{"task":{"taskId":"1","status":"working"}}"#), IS_TASK);
     }
 }

@@ -1,21 +1,10 @@
-//! The outcome of a tool call.
+//! Why a request has no reply, and the time that it may take.
 
 use std::time::Duration;
 
-use rmcp::model::ErrorData;
+use tokio::time::Instant;
 
-use crate::{process::WriteError, tool::ToolResult};
-
-/// An answer of the server's.
-pub(in crate::session) enum CallReply {
-    Result(ToolResult),
-    /// The server refused, in the protocol's own way.
-    Refused(ErrorData),
-    /// It asks for input in place of an answer.
-    NeedsInput,
-    /// It goes on as a task, which was not asked for.
-    Task,
-}
+use crate::process::WriteError;
 
 /// Why a request has no reply.
 pub(in crate::session) enum NoReply {
@@ -59,6 +48,15 @@ pub(in crate::session) struct CallLimits<'a> {
     pub(in crate::session) ceiling: Duration,
     /// Called while there is no answer.
     pub(in crate::session) notice: Option<SlowCallNotice<'a>>,
+    /// How long a server that has no time is waited for, if not up to `limit`.
+    pub(in crate::session) until: Option<Instant>,
+}
+
+impl CallLimits<'_> {
+    /// So long, whatever comes meanwhile.
+    pub(in crate::session) fn of(limit: Duration) -> Self {
+        Self { limit, ceiling: limit, notice: None, until: None }
+    }
 }
 
 /// Tells how long a call has been without an answer, each time that it is so much longer.

@@ -181,13 +181,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::session::result::reply::CallReply;
+    use crate::session::result::read::tool_result;
 
     fn by_members(result: &Value) -> Option<ToolResult> {
-        match CallReply::decoded(&crate::json_rpc::raw(result)) {
-            CallReply::Result(result) => Some(result),
-            _ => None,
-        }
+        tool_result(&crate::json_rpc::raw(result)).ok()
     }
 
     #[test]

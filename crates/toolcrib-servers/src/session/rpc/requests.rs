@@ -1,29 +1,28 @@
-//! The requests of one connection that wait for their answers, by their ids.
+//! The requests of one connection: their text, and those that wait for their answers, by their ids.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
-    pin::pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use rmcp::model::ErrorData;
-use serde_json::value::RawValue;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use serde::{Serialize, Serializer, ser::Error as _};
+use serde_json::{Map, Value, value::RawValue};
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
+    json_rpc::{self, RawObject, is_set},
+    large::WhoseWork,
     process::{LinePosition, WriteError},
     session::{
         progress::{Progress, ProgressListener},
-        result::reply::CallLimits,
+        server_messages::ClientAnswer,
     },
-    tool::ToolResult,
+    tool::{ExactNumbers, Tool, ToolResult},
 };
 
 /// Ids are from 1 on, since some servers take 0 for none, to the last one of 32 bits, since some read no more.
@@ -32,9 +31,43 @@ const LAST: i64 = i32::MAX as i64;
 /// Answered requests whose progress is reported on: they go on as tasks.
 const MAX_TASKS: usize = 1000;
 
+/// A request on its way to a server.
+#[derive(Clone, Copy)]
+pub struct OutgoingRequest<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The parameters.
+    pub params: RequestParams<'a>,
+    /// The tool that is called, if it is a tool call: by the name that is shown, and from the session on as the server has it.
+    pub tool: Option<&'a Tool>,
+    /// The limit that replaces the configured one of a call.
+    pub limit: Option<Duration>,
+    /// Hears of its progress.
+    pub progress: Option<&'a RequestListener>,
+    /// The sender's own number of a forwarded request: what the server says of it names this number, where the transport
+    /// tells.
+    pub exchange: Option<u64>,
+    /// The party that takes turns with others if the request is large.
+    pub whose: WhoseWork,
+}
+
+/// The parameters of a request.
+#[derive(Clone, Copy)]
+pub enum RequestParams<'a> {
+    /// The arguments of a tool call, and numbers among them that the values cannot hold.
+    Arguments(&'a Map<String, Value>, &'a ExactNumbers),
+    /// The parameters of any other request, without `_meta`.
+    Members(&'a Map<String, Value>),
+    /// Parameters that were written elsewhere, without `_meta`, and the members of `_meta`, which count before our own. The
+    /// answer is wanted as it is written.
+    Written(&'a RawObject, &'a RawObject),
+    /// All parameters, of a request before both sides know what they speak. It is never cancelled.
+    Handshake(&'a Value),
+}
+
 /// The answer of a server to a request.
 pub(in crate::session) enum RpcAnswer {
-    /// The result of a tool call that is text.
+    /// The result of a tool call, decoded.
     Plain(ToolResult),
     /// Any result, as it was written.
     Result(Box<RawValue>),
@@ -49,6 +82,8 @@ pub(in crate::session) struct RequestProgress {
     progress: AtomicU64,
     /// Position of its line in the stream to the server, over stdio.
     pub(in crate::session) position: LinePosition,
+    /// Place of its line in the queue of those that cannot be written at once, from 1 on. 0: it is not there.
+    pub(in crate::session) queued: AtomicU64,
 }
 
 /// The requests of one connection.
@@ -61,9 +96,9 @@ pub(in crate::session) struct RequestTable {
 }
 
 struct Requests {
-    open: HashMap<i64, Waiting>,
+    open: HashMap<i64, PendingRequest>,
     /// Listeners for the progress of answered requests that go on as tasks, the oldest first.
-    tasks: VecDeque<(i64, Listener)>,
+    tasks: VecDeque<(i64, RequestListener)>,
     /// Requests that were sent, given up and not answered yet.
     owed: u64,
     next: i64,
@@ -73,27 +108,25 @@ struct Requests {
 }
 
 /// A request that waits for its answer.
-pub(in crate::session) struct Waiting {
+pub(in crate::session) struct PendingRequest {
     pub(in crate::session) answer: oneshot::Sender<Result<RpcAnswer, WriteError>>,
     pub(in crate::session) course: Arc<RequestProgress>,
     /// Hears of its progress.
-    pub(in crate::session) listener: Option<Listener>,
+    pub(in crate::session) listener: Option<RequestListener>,
     pub(in crate::session) form: AnswerForm,
     /// The sender's own number of a forwarded request.
     pub(in crate::session) exchange: Option<u64>,
 }
 
-/// A listener for the progress of a request.
-#[derive(Clone)]
-pub(in crate::session) enum Listener {
-    Decoded(ProgressListener),
-    /// Gets the parameters of the notification as they were written.
-    Raw(RawListener),
-}
-
-/// Gets each report in order, as it was written. It runs in the task that reads the server's messages, so it must not
+/// A listener for the progress of a request, in order. It runs in the task that reads the server's messages, so it must not
 /// block.
-pub type RawListener = Arc<dyn Fn(&RawValue) + Send + Sync>;
+#[derive(Clone)]
+pub enum RequestListener {
+    /// Gets each report.
+    Decoded(ProgressListener),
+    /// Gets the parameters of each notification, as they were written.
+    Raw(Arc<dyn Fn(&RawValue) + Send + Sync>),
+}
 
 /// The form in which an answer is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +150,174 @@ pub(in crate::session) enum AnswerKind {
     Unasked,
 }
 
+impl<'a> OutgoingRequest<'a> {
+    /// A request for anything but a tool call.
+    pub fn new(method: &'a str, params: RequestParams<'a>) -> Self {
+        let (tool, limit, progress, exchange, whose) = Default::default();
+        Self { method, params, tool, limit, progress, exchange, whose }
+    }
+
+    /// A call of `tool`.
+    pub fn call(tool: &'a Tool, arguments: &'a Map<String, Value>, exact: &'a ExactNumbers) -> Self {
+        let params = RequestParams::Arguments(arguments, exact);
+        Self { tool: Some(tool), ..Self::new("tools/call", params) }
+    }
+
+    /// Whether its answer goes on as it was written.
+    pub(in crate::session) fn is_forwarded(&self) -> bool {
+        matches!(self.params, RequestParams::Written(..))
+    }
+
+    /// Whether the server is told when it is given up.
+    pub(in crate::session) fn is_cancelled(&self) -> bool {
+        !matches!(self.params, RequestParams::Handshake(_))
+    }
+
+    /// The form in which its answer is wanted.
+    pub(in crate::session) fn form(&self) -> AnswerForm {
+        match (self.is_forwarded(), self.tool) {
+            (false, _) => AnswerForm::Decoded,
+            (true, Some(_)) => AnswerForm::RawToolResult,
+            (true, None) => AnswerForm::Raw,
+        }
+    }
+}
+
+impl RpcAnswer {
+    /// The answer as it was written.
+    pub(in crate::session) fn into_written(self) -> ClientAnswer {
+        match self {
+            Self::Plain(result) => Ok(json_rpc::raw(&result)),
+            Self::Result(result) => Ok(result),
+            Self::Refused(error) => Err(error),
+        }
+    }
+
+    /// Whether the tool or the server says that the request has failed.
+    pub(in crate::session) fn is_error(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Flag<'a> {
+            #[serde(borrow)]
+            is_error: Option<&'a RawValue>,
+        }
+        match self {
+            Self::Plain(result) => result.is_error,
+            Self::Refused(_) => true,
+            Self::Result(result) => {
+                let flag: serde_json::Result<Flag> = serde_json::from_str(result.get());
+                flag.is_ok_and(|flag| flag.is_error.is_some_and(|flag| is_set(flag.get())))
+            }
+        }
+    }
+}
+
+/// Writes the requests of one connection.
+#[derive(Default)]
+pub(in crate::session) struct RequestWriter {
+    /// Members at the beginning of `_meta` in every request, once both sides have agreed on a revision.
+    meta: OnceLock<SessionMeta>,
+}
+
+struct SessionMeta {
+    /// The members as JSON text, each with a comma behind it.
+    text: String,
+    members: RawObject,
+}
+
+impl RequestWriter {
+    /// Sets what `_meta` of every request is to hold.
+    pub(in crate::session) fn set_meta(&self, meta: RawObject) {
+        let object = serde_json::to_string(&meta).unwrap_or_default();
+        if let Some(members) = object.strip_prefix('{').and_then(|object| object.strip_suffix('}')) {
+            let text = if members.is_empty() { String::new() } else { format!("{members},") };
+            let _ = self.meta.set(SessionMeta { text, members: meta });
+        }
+    }
+
+    /// The text of a request, in a message of its own.
+    pub(in crate::session) fn text(&self, id: i64, request: &OutgoingRequest<'_>) -> Vec<u8> {
+        let method = request.method;
+        match request.params {
+            RequestParams::Arguments(values, exact) => {
+                let name = request.tool.map_or("", |tool| &tool.name);
+                self.with_meta(id, method, &CallParams { name, arguments: Arguments { values, exact } })
+            }
+            RequestParams::Members(members) => self.with_meta(id, method, members),
+            RequestParams::Written(params, meta) => {
+                let mut meta = meta.clone();
+                meta.fill(self.meta.get().map_or(&RawObject::default(), |meta| &meta.members));
+                meta.write("progressToken", &id);
+                let mut whole = RawObject::default();
+                whole.set("_meta", meta.into_raw());
+                whole.fill(params);
+                bare(id, method, &whole)
+            }
+            RequestParams::Handshake(params) => bare(id, method, params),
+        }
+    }
+
+    /// A request whose `params` are `_meta` and the members of `params`, an object.
+    fn with_meta(&self, id: i64, method: &str, params: &impl Serialize) -> Vec<u8> {
+        let meta = self.meta.get().map_or("", |meta| &meta.text);
+        let context = if method == "tools/call" { crate::trace::context_members() } else { None };
+        let id = id.to_string();
+        let mut message = Vec::with_capacity(192 + meta.len());
+        for part in [
+            r#"{"jsonrpc":"2.0","id":"#,
+            &id,
+            r#","method":""#,
+            method,
+            r#"","params":{"_meta":{"#,
+            meta,
+            context.as_deref().unwrap_or_default(),
+            r#""progressToken":"#,
+            &id,
+            "}",
+        ] {
+            message.extend_from_slice(part.as_bytes());
+        }
+        let begin = message.len();
+        // Text and a tree of JSON values always can be written, and a vector takes all.
+        let _ = serde_json::to_writer(&mut message, params);
+        // Its members go on where `_meta` ends, and its end is that of all.
+        match &message[begin..] {
+            b"{}" => drop(message.remove(begin)),
+            _ => message[begin] = b',',
+        }
+        message.push(b'}');
+        message
+    }
+}
+
+/// A request whose `params` are all that is said.
+fn bare(id: i64, method: &str, params: &impl Serialize) -> Vec<u8> {
+    let (method, params) = (json_rpc::raw(&method), json_rpc::raw(params));
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{params}}}").into_bytes()
+}
+
+/// The parameters of `tools/call`.
+#[derive(Serialize)]
+struct CallParams<'a> {
+    name: &'a str,
+    arguments: Arguments<'a>,
+}
+
+struct Arguments<'a> {
+    values: &'a Map<String, Value>,
+    exact: &'a ExactNumbers,
+}
+
+impl Serialize for Arguments<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.exact.is_empty() {
+            return self.values.serialize(serializer);
+        }
+        let written = RawValue::from_string(self.exact.written(self.values));
+        written.map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
 impl RequestTable {
     pub(in crate::session) fn new() -> Self {
         let (open, tasks, owed, all_used, ended) = Default::default();
@@ -130,7 +331,7 @@ impl RequestTable {
     }
 
     /// The id of a new request. `None`: the connection has ended.
-    pub(in crate::session) fn open(&self, waiting: Waiting) -> Option<i64> {
+    pub(in crate::session) fn open(&self, waiting: PendingRequest) -> Option<i64> {
         let mut requests = self.requests();
         if requests.ended {
             return None;
@@ -209,9 +410,9 @@ impl RequestTable {
             }
         };
         match listener {
-            Some(Listener::Raw(listener)) => listener(params),
+            Some(RequestListener::Raw(listener)) => listener(params),
             // It is a sign of life in any case.
-            Some(Listener::Decoded(listener)) => {
+            Some(RequestListener::Decoded(listener)) => {
                 if let Some(report) = Progress::read(params) {
                     listener(report);
                 }
@@ -220,38 +421,9 @@ impl RequestTable {
         }
     }
 
-    /// Waits for what comes of a request, up to its limits: progress begins the time anew, up to the ceiling. The error
-    /// is the limit that is over.
-    pub(in crate::session) async fn within_limits<T>(
-        &self,
-        outcome: impl Future<Output = T>,
-        course: &RequestProgress,
-        call_limits: CallLimits<'_>,
-    ) -> Result<T, Duration> {
-        let mut outcome = pin!(outcome);
-        let began = Instant::now();
-        let mut deadline = began + call_limits.limit;
-        let mut notice = call_limits.notice.map(|notice| began + notice.every);
-        loop {
-            let next = notice.map_or(deadline, |notice| notice.min(deadline));
-            if let Ok(outcome) = timeout_at(next, &mut outcome).await {
-                return Ok(outcome);
-            }
-            if next < deadline {
-                notice = call_limits.notice.map(|notice| {
-                    (notice.tell)(began.elapsed());
-                    next + notice.every
-                });
-                continue;
-            }
-            let heard = self.began + Duration::from_micros(course.progress.load(Relaxed));
-            let next = (heard + call_limits.limit).min(began + call_limits.ceiling);
-            if next <= deadline {
-                let ceiling = deadline == began + call_limits.ceiling;
-                return Err(if ceiling { call_limits.ceiling } else { call_limits.limit });
-            }
-            deadline = next;
-        }
+    /// When progress of a request was reported last, or the beginning of the connection.
+    pub(in crate::session) fn last_sign(&self, course: &RequestProgress) -> Instant {
+        self.began + Duration::from_micros(course.progress.load(Relaxed))
     }
 
     /// The connection has ended: all waiting callers get an error.
@@ -273,7 +445,7 @@ impl RequestTable {
         self.requests().ended
     }
 
-    fn take(&self, requests: &mut Requests, id: i64) -> Option<Waiting> {
+    fn take(&self, requests: &mut Requests, id: i64) -> Option<PendingRequest> {
         let waiting = requests.open.remove(&id)?;
         self.raw.fetch_sub(usize::from(waiting.form != AnswerForm::Decoded), Relaxed);
         Some(waiting)

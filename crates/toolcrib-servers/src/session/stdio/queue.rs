@@ -20,7 +20,8 @@ const OF_LINE: usize = 128;
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) lines: BTreeMap<u64, QueuedLine>,
-    next: u64,
+    /// The place of the last one. The first one has 1.
+    last: u64,
     /// Bytes of replies among them.
     replies: usize,
     /// Bytes of notifications and long replies.
@@ -77,8 +78,8 @@ impl Queue {
             }
             self.told = told;
         }
-        let place = self.next;
-        self.next += 1;
+        self.last += 1;
+        let place = self.last;
         self.lines.insert(place, later);
         Some(place)
     }
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(queue.take(request).unwrap().line.len(), 1 << 20);
         assert!(queue.take(request).is_none(), "it can be taken once");
         assert!(queue.push(later(reply(), 300)).is_none());
-        assert!(queue.take(0).is_some());
+        assert!(queue.take(1).is_some());
         assert!(queue.push(later(reply(), 300)).is_some(), "what is read makes room");
         let told = |bytes| later(Kind::Notification(LinePosition::default()), bytes);
         assert_eq!((0..100).filter(|_| queue.push(told(4 << 20)).is_some()).count(), 7);

@@ -12,20 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::cancel::CancellationToken;
-use tokio::sync::Notify;
-
-use super::rpc_client::RpcClient;
+use super::lines::Lines;
 use crate::process::{ExitWatch, Line, LineReader, LineWriter, Pipes};
 use crate::session::{
-    recovery::health::{Health, StreamEnd},
-    result::truncate::Truncator,
+    recovery::health::StreamEnd,
     rpc::{
+        client::{Rpc, RpcClient, Wire as _},
         decode::{self, Decoded},
-        requests::AnswerKind,
+        receive::{self, Origin},
     },
-    server_messages::{MessageSink, ServerMessages},
-    wire_log::WireLog,
 };
 
 /// How long the output of a dead server is still read, even if another process holds its stdout.
@@ -54,75 +49,46 @@ pub(in crate::session) struct StdioReader {
     exit: Option<ExitWatch>,
     /// When one of the two streams was found closed.
     closed: Option<Instant>,
-    health: Health,
-    truncator: Truncator,
-    tap: WireLog,
-    sink: MessageSink,
-    client: RpcClient,
+    lines: Arc<Lines>,
     /// Messages of one line that are still to be taken in.
     ahead: VecDeque<Vec<u8>>,
     /// Bytes that were taken in since others had their turn.
     turn: usize,
-    gone: CancellationToken,
 }
 
 impl Drop for StdioReader {
     fn drop(&mut self) {
-        self.client.end();
-        self.gone.cancel();
+        self.lines.end();
     }
 }
 
 impl StdioReader {
     /// Talks over `pipes`; the stream ends with the process of `exit`, if there is one.
-    pub(in crate::session) fn new(
-        pipes: Pipes,
-        exit: Option<ExitWatch>,
-        health: Health,
-        truncator: Truncator,
-        tap: WireLog,
-        messages: Option<Arc<dyn ServerMessages>>,
-    ) -> Self {
-        let sent = tap.clone();
+    pub(in crate::session) fn new(pipes: Pipes, exit: Option<ExitWatch>, rpc: Rpc) -> Self {
+        let sent = rpc.tap.clone();
         pipes.writer.set_listener(move |line| sent.sent(line));
         let ended: Waiting<()> = match exit.clone() {
             Some(exit) => Box::pin(async move { exit.exited().await }),
             None => Box::pin(pending()),
         };
-        let client = RpcClient::new(pipes.writer.clone());
-        let sink = MessageSink { server: tap.server.clone(), messages, changed: Arc::default() };
+        let lines = Lines::new(rpc, pipes.writer.clone());
         Self {
             reader: pipes.reader,
-            writing: Box::pin(client.clone().write_queue()),
+            writing: Box::pin(lines.clone().write_queue()),
             writer: pipes.writer,
             ended,
             last: None,
             exit,
             closed: None,
-            health,
-            truncator,
-            tap,
-            sink,
-            client,
+            lines,
             ahead: VecDeque::new(),
             turn: 0,
-            gone: CancellationToken::new(),
         }
     }
 
     /// The client that sends requests to this server.
     pub(in crate::session) fn client(&self) -> RpcClient {
-        self.client.clone()
-    }
-
-    /// Notified when the server says that its tools changed.
-    pub(in crate::session) fn changed(&self) -> Arc<Notify> {
-        self.sink.changed.clone()
-    }
-
-    /// Cancelled when the connection has ended, by either side.
-    pub(in crate::session) fn gone(&self) -> CancellationToken {
-        self.gone.clone()
+        RpcClient::Lines(self.lines.clone())
     }
 
     /// Reads until the stream ends.
@@ -146,7 +112,7 @@ impl StdioReader {
             }
         };
         self.seal().await;
-        self.health.ended(end);
+        self.lines.rpc().health.ended(end);
     }
 
     /// Writes nothing more, and takes back what the server has not read: the caller that waits for the answer to such a
@@ -160,14 +126,7 @@ impl StdioReader {
     async fn decoded(&mut self) -> Result<Decoded, StreamEnd> {
         if let Some(message) = self.ahead.pop_front() {
             self.turn += LEAST + message.len();
-            if message.len() > decode::short_limit(&self.truncator) {
-                return long(message, self.truncator.clone(), self.client.clone()).await;
-            }
-            return Ok(if self.client.requests().wants_raw() {
-                decode::undecoded(&message)
-            } else {
-                decode::short(&message)
-            });
+            return receive::decoded(&self.lines, message).await;
         }
         loop {
             let line = tokio::select! {
@@ -196,22 +155,20 @@ impl StdioReader {
                 }
             };
             self.turn += LEAST;
-            if let Line::Whole(line) = &line {
-                self.turn += line.len();
-                self.tap.received(line);
-            }
+            let Rpc { requests, truncator, tap, .. } = self.lines.rpc();
             match line {
-                Line::Whole(line) if line.len() <= decode::short_limit(&self.truncator) => {
-                    let wants_raw = self.client.requests().wants_raw();
-                    return Ok(if wants_raw { decode::undecoded(line) } else { decode::short(line) });
-                }
                 Line::Whole(line) => {
-                    let wants_raw = self.client.requests().wants_raw();
-                    if !wants_raw && let Some(decoded) = decode::large(line, &self.truncator) {
+                    self.turn += line.len();
+                    tap.received(line);
+                    let wants_raw = requests.wants_raw();
+                    if line.len() <= decode::short_limit(truncator) {
+                        return Ok(if wants_raw { decode::undecoded(line) } else { decode::short(line) });
+                    }
+                    if !wants_raw && let Some(decoded) = decode::large(line, truncator) {
                         return Ok(decoded);
                     }
                     let line = self.reader.take_line();
-                    return long(line, self.truncator.clone(), self.client.clone()).await;
+                    return receive::long(&self.lines, line).await;
                 }
                 Line::TooLong { head, tail, total } => return Ok(decode::skipped(head, tail, total)),
                 Line::Torn { total } => return Err(StreamEnd::Torn(total)),
@@ -241,40 +198,12 @@ impl StdioReader {
     /// Delivers a message, or says why the stream cannot continue.
     fn take_in(&mut self, decoded: Decoded) -> Result<(), StreamEnd> {
         match decoded {
-            Decoded::Answer(id, answer) => match self.sink.answered(self.client.requests(), id, answer) {
-                AnswerKind::Expected => self.health.answered(),
-                AnswerKind::Unasked if !self.health.unasked() => return Err(StreamEnd::Unasked),
-                AnswerKind::Late | AnswerKind::Unasked => {}
-            },
-            Decoded::Stray if !self.health.unasked() => return Err(StreamEnd::Unasked),
-            Decoded::Junk(line) if !self.health.junk(&line) => return Err(StreamEnd::Garbage),
-            Decoded::Unnamed(error) => {
-                if !self.client.refuse_handshake(&error) {
-                    self.health.unnamed(&error);
-                }
-            }
             Decoded::Several(mended) => {
-                self.health.mended(&mended.faults);
+                self.lines.rpc().health.mended(&mended.faults);
                 self.ahead.extend(mended.messages);
+                Ok(())
             }
-            Decoded::Request(id, method, params) => {
-                let (client, own) = (self.client.clone(), id.clone());
-                let reply = move |answer, counting| client.reply(&own, answer, counting);
-                self.sink.asked(id, method, params, None, reply);
-            }
-            Decoded::Notification(method, params) => {
-                self.sink.notified(self.client.requests(), &method, params.as_deref(), None);
-            }
-            Decoded::Stray | Decoded::Junk(_) | Decoded::Blank => {}
+            decoded => receive::take_in(&self.lines, decoded, Origin::default()).map(drop),
         }
-        Ok(())
     }
-}
-
-/// A message that is not short, decoded.
-async fn long(line: Vec<u8>, truncator: Truncator, client: RpcClient) -> Result<Decoded, StreamEnd> {
-    let wants_raw = client.requests().wants_raw();
-    let work = move || decode::long(&line, &truncator, wants_raw, |id| client.requests().form(id));
-    // Its memory is bounded by the longest line. It writes a file, and no task has to wait for it.
-    tokio::task::spawn_blocking(work).await.map_err(|_| StreamEnd::Closed)
 }

@@ -1,10 +1,8 @@
-//! The transport of one server: over stdio or HTTP. All requests but those of the handshake go through it. The futures
-//! over HTTP are boxed: they are large, and stdio calls must not hold room for them.
+//! Questions that a session asks on its own: the pages of the tool list, and whether a server still answers.
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value};
 
 use super::{
     connect::{
@@ -12,97 +10,15 @@ use super::{
         handshake::Era,
         tool_page::ToolPage,
     },
-    forward::ForwardedRequest,
-    progress::ProgressListener,
-    remote::RemoteClient,
     result::{
-        reply::{CallLimits, CallReply, NoReply, Refusal},
+        reply::{NoReply, Refusal},
         words,
     },
-    rpc::{
-        decode::why_unusable,
-        requests::{AnswerForm, Listener, RpcAnswer},
-        write::CallArguments,
-    },
-    server_messages::Counting,
-    stdio::rpc_client::RpcClient,
+    rpc::{client::RpcClient, decode::why_unusable, requests::RpcAnswer},
 };
 use crate::error::ErrorCode;
 
-/// The way to one server. Clones share it.
-#[derive(Clone)]
-pub(super) enum Transport {
-    Lines(RpcClient),
-    Remote(RemoteClient),
-}
-
-impl Transport {
-    /// Whether the connection has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        match self {
-            Self::Lines(client) => client.is_ended(),
-            Self::Remote(client) => client.is_closed(),
-        }
-    }
-
-    /// Calls `tool`, whose arguments have this schema. If the time is over, or the future is dropped, the server is told
-    /// to cancel.
-    pub(super) async fn call(
-        &self,
-        tool: &str,
-        (arguments, schema): (CallArguments<'_>, &Map<String, Value>),
-        call_limits: CallLimits<'_>,
-        progress: Option<&ProgressListener>,
-    ) -> Result<CallReply, NoReply> {
-        match self {
-            Self::Lines(client) => client.call(tool, arguments, call_limits, progress).await,
-            Self::Remote(client) => {
-                client.call(tool, (arguments, schema), call_limits, progress).boxed().await
-            }
-        }
-    }
-
-    /// Asks for anything else.
-    pub(super) async fn ask(
-        &self,
-        method: &str,
-        params: &Map<String, Value>,
-        limit: Duration,
-    ) -> Result<RpcAnswer, NoReply> {
-        match self {
-            Self::Lines(client) => client.ask(method, params, limit).await,
-            Self::Remote(client) => client.ask(method, params, limit).boxed().await,
-        }
-    }
-
-    /// Sends a request of somebody else's; if it calls a tool, its arguments have this schema. If the time is over, or the
-    /// future is dropped, the server is told to cancel.
-    pub(super) async fn forward(
-        &self,
-        request: &ForwardedRequest<'_>,
-        schema: Option<&Map<String, Value>>,
-        call_limits: CallLimits<'_>,
-    ) -> Result<RpcAnswer, NoReply> {
-        match self {
-            Self::Lines(client) => {
-                let form = if request.tool.is_some() { AnswerForm::RawToolResult } else { AnswerForm::Raw };
-                let listener = request.progress.cloned().map(Listener::Raw);
-                let params = (request.params, request.meta);
-                let how = (form, listener, request.exchange);
-                client.forward(request.method, params, call_limits, how).await
-            }
-            Self::Remote(client) => client.forward(request, schema, call_limits).boxed().await,
-        }
-    }
-
-    /// Tells the server what asks for no answer.
-    pub(super) fn tell(&self, method: &str, params: Option<&RawValue>, counting: Option<Counting>) {
-        match self {
-            Self::Lines(client) => client.tell(method, params, counting),
-            Self::Remote(client) => client.tell(method, params, counting),
-        }
-    }
-
+impl RpcClient {
     /// One page of the tool list, whose first entry is number `first` of the whole list.
     pub(super) async fn page(
         &self,
@@ -114,8 +30,8 @@ impl Transport {
         let why = match self.ask("tools/list", &params, limit).await {
             Ok(RpcAnswer::Result(result)) => match ToolPage::read(&result, first) {
                 Ok(mut page) => {
-                    if let Self::Remote(client) = self {
-                        client.drop_unusable(&mut page.tools);
+                    if let Some(remote) = self.remote() {
+                        remote.drop_unusable(&mut page.tools);
                     }
                     return Ok(page);
                 }
@@ -123,7 +39,7 @@ impl Transport {
             },
             Ok(RpcAnswer::Plain(_)) => OTHER_ANSWER.to_owned(),
             Ok(RpcAnswer::Refused(error)) => refusal(&error),
-            Err(NoReply::NotWritten(error)) if matches!(self, Self::Remote(_)) => {
+            Err(NoReply::NotWritten(error)) if self.remote().is_some() => {
                 return Err(Cause::Unreachable(error.reason, None));
             }
             Err(NoReply::NotSent | NoReply::NotWritten(_) | NoReply::Ended { .. }) => {
