@@ -41,7 +41,6 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use futures_util::future::BoxFuture;
 use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -174,46 +173,7 @@ impl CatalogEntry {
         check.at_once(structured).is_some_and(|verdict| verdict.is_ok())
     }
 
-    /// Checks arguments like [`CatalogEntry::check`], within a limit of time: a check that takes longer than a moment is
-    /// returned, to be awaited. One that takes too long passes: the server will check for itself.
-    ///
-    /// # Errors
-    /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
-    pub(crate) fn begin_check<'a>(
-        &'a self,
-        arguments: &Map<String, Value>,
-        threads: &'a CheckThreads,
-    ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
-        if self.checked == ArgumentCheck::Off {
-            return Ok(None);
-        }
-        self.begin_check_of(&Arc::new(Value::Object(arguments.clone())), threads)
-    }
-
-    /// Begins a check like [`CatalogEntry::begin_check`], of an object that need not be copied.
-    ///
-    /// # Errors
-    /// The errors of [`CatalogEntry::begin_check`].
-    // No future of its own: nearly every check is done at once, and is on the path of every call.
-    pub(crate) fn begin_check_of<'a>(
-        &'a self,
-        arguments: &Arc<Value>,
-        threads: &'a CheckThreads,
-    ) -> Result<Option<BoxFuture<'a, Result<()>>>> {
-        if self.checked == ArgumentCheck::Off {
-            return Ok(None);
-        }
-        if let Some(verdict) = self.check.at_once(arguments) {
-            let left = &mut Comparisons::default();
-            return self.checked(verdict, arguments.as_object(), left).map(|()| None);
-        }
-        let (check, arguments) = (Arc::clone(&self.check), Arc::clone(arguments));
-        Ok(Some(Box::pin(async move {
-            let verdict = check.on_thread(Arc::clone(&arguments), threads).await;
-            self.checked(verdict, arguments.as_object(), &mut Comparisons::default())
-        })))
-    }
-
+    /// Turns a verdict on these arguments into an error.
     fn checked(
         &self,
         verdict: Verdict,

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use jsonschema::{PatternOptions, Validator, error::ValidationErrorKind};
 use serde_json::{Map, Value};
 use tokio::{
@@ -24,7 +25,11 @@ use tokio::{
 
 pub use self::answer::{CHECK_STACK, ValueSchema};
 use self::bounds::SchemaRequirements;
-use super::mismatch;
+use super::{CatalogEntry, mismatch};
+use crate::{
+    config::ArgumentCheck,
+    error::{Comparisons, Error},
+};
 
 /// Steps of a check that is done at once: well below a millisecond where nothing is unusual.
 const QUICK: u64 = 100_000;
@@ -155,6 +160,36 @@ impl SchemaCheck {
 
     fn unchecked(&self, why: &dyn std::fmt::Display) {
         tracing::warn!(tool = self.tool, %why, "arguments are not checked against the schema");
+    }
+}
+
+impl CatalogEntry {
+    /// Checks arguments like [`CatalogEntry::check`], within a limit of time: a check that takes longer than a moment is
+    /// returned, to be awaited. One that takes too long passes: the server will check for itself.
+    ///
+    /// # Errors
+    /// [`Error::ArgumentsInvalid`] with one line for each mismatch.
+    // No future of its own: nearly every check is done at once, and is on the path of every call.
+    pub(crate) fn begin_check<'a>(
+        &'a self,
+        arguments: impl FnOnce() -> Arc<Value>,
+        threads: &'a CheckThreads,
+    ) -> Result<Option<BoxFuture<'a, Result<(), Error>>>, Error> {
+        if self.checked == ArgumentCheck::Off {
+            return Ok(None);
+        }
+        let arguments = arguments();
+        let checked = |verdict, arguments: &Value| match verdict {
+            Ok(_) => Ok(()),
+            misfit => self.checked(misfit, arguments.as_object(), &mut Comparisons::default()),
+        };
+        if let Some(verdict) = self.check.at_once(&arguments) {
+            return checked(verdict, &arguments).map(|()| None);
+        }
+        Ok(Some(Box::pin(async move {
+            let verdict = Arc::clone(&self.check).on_thread(Arc::clone(&arguments), threads).await;
+            checked(verdict, &arguments)
+        })))
     }
 }
 

@@ -177,7 +177,7 @@ impl Toolbox {
     /// [`Error::ArgumentsInvalid`].
     #[doc(hidden)]
     pub async fn check(&self, entry: &CatalogEntry, arguments: &Arc<Value>) -> Result<()> {
-        match entry.begin_check_of(arguments, &self.shared.checks)? {
+        match entry.begin_check(|| arguments.clone(), &self.shared.checks)? {
             Some(rest) => rest.await,
             None => Ok(()),
         }
@@ -347,7 +347,9 @@ impl Toolbox {
                 Some(catalog) => catalog.find(entry.server.as_str(), &entry.tool.name)?,
                 None => entry,
             };
-            if let Some(rest) = entry.begin_check(arguments, &self.shared.checks)? {
+            if let Some(rest) =
+                entry.begin_check(|| Arc::new(Value::Object(arguments.clone())), &self.shared.checks)?
+            {
                 rest.await?;
             }
         }
