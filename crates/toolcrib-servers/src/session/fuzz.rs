@@ -2,13 +2,12 @@
 //! doubled, huge or beside others that nobody knows. The reading of them never panics, never loses a neighbour, and each
 //! warning names its path.
 
-use rmcp::model::ProtocolVersion;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     connect::{
         facts::ServerFacts,
-        handshake::{RequestState, discovered, initialized},
+        handshake::{NEWEST, RequestState, discovered, initialized},
         tool_page::ToolPage,
     },
     result::read::tool_result,
@@ -157,7 +156,7 @@ fn hello(change: &Change) {
         _ => panic!("neither opened nor refused: {raw}"),
     }
     let members = RawObject::parse(Some(&raw)).unwrap_or_default();
-    let _ = ServerFacts::of(&members, ProtocolVersion::LATEST, "server/discover");
+    let _ = ServerFacts::of(&members, NEWEST, "server/discover");
 }
 
 fn list(change: &Change) {

@@ -3,6 +3,7 @@
 use rmcp::model::ProtocolVersion;
 use serde_json::value::RawValue;
 
+use super::handshake::{NEWEST_WITH_INITIALIZE, spoken};
 use crate::{
     catalog::ServerSoftware,
     json_rpc::{RawObject, is_set},
@@ -108,7 +109,7 @@ pub(super) fn chosen_version(
     hello: &RawObject,
     oddities: &mut Vec<String>,
 ) -> Result<ProtocolVersion, String> {
-    let asked = ProtocolVersion::LATEST_WITH_INITIALIZE;
+    let asked = NEWEST_WITH_INITIALIZE;
     let Some(raw) = hello.get("protocolVersion").filter(|raw| !matches!(raw.get(), "null" | "\"\"")) else {
         oddities
             .push(format!("`initialize` gave no `protocolVersion`: {asked} is assumed, which was asked for"));
@@ -116,7 +117,7 @@ pub(super) fn chosen_version(
     };
     let text: String = serde_json::from_str(raw.get()).map_err(|_| excerpt(raw.get()))?;
     // Both sides must know the revision.
-    let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == text.trim());
+    let known = spoken().iter().find(|known| known.as_str() == text.trim());
     // It answers `initialize`, which that revision does not have.
     if let Some(known) = known.filter(|known| !known.has_initialize()) {
         oddities.push(format!(
@@ -150,7 +151,7 @@ mod tests {
     }
 
     fn facts(raw: &str) -> ServerFacts {
-        ServerFacts::of(&hello(raw), ProtocolVersion::LATEST_WITH_INITIALIZE, "initialize")
+        ServerFacts::of(&hello(raw), NEWEST_WITH_INITIALIZE, "initialize")
     }
 
     #[test]

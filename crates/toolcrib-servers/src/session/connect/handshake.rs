@@ -34,6 +34,15 @@ use crate::{
 /// How long a server may leave `server/discover` unanswered before it is asked the old way too.
 const PROBE: Duration = Duration::from_secs(1);
 
+/// The newest revision that a session speaks, and the newest one with `initialize`. A newer SDK may know newer ones.
+pub(in crate::session) const NEWEST: ProtocolVersion = ProtocolVersion::V_2026_07_28;
+pub(in crate::session) const NEWEST_WITH_INITIALIZE: ProtocolVersion = ProtocolVersion::V_2025_11_25;
+
+/// The revisions that a session speaks, the oldest first.
+pub(super) fn spoken() -> &'static [ProtocolVersion] {
+    ProtocolVersion::known_up_to(&NEWEST)
+}
+
 /// The two lifecycles of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
@@ -64,8 +73,8 @@ pub(in crate::session) fn initialize_params(identity: &ClientIdentity, version: 
 /// The revision that a refusal of `initialize` names in place of the one that was asked for: some servers refuse what they
 /// are to choose from.
 pub(in crate::session) fn named_instead(words: &str) -> Option<ProtocolVersion> {
-    let asked = ProtocolVersion::LATEST_WITH_INITIALIZE;
-    let others = ProtocolVersion::KNOWN_VERSIONS.iter().filter(|known| **known != asked);
+    let asked = NEWEST_WITH_INITIALIZE;
+    let others = spoken().iter().filter(|known| **known != asked);
     let named = others.filter(|known| known.has_initialize() && words.contains(known.as_str()));
     named.max_by_key(|known| known.as_str().to_owned()).cloned()
 }
@@ -87,7 +96,7 @@ pub(in crate::session) const PROTOCOL_VERSION_KEY: &str = "io.modelcontextprotoc
 /// Members of `_meta` that describe the client in every request of the new era.
 pub(in crate::session) fn client_context(identity: &ClientIdentity) -> RawObject {
     let mut meta = RawObject::default();
-    meta.write(PROTOCOL_VERSION_KEY, &ProtocolVersion::LATEST);
+    meta.write(PROTOCOL_VERSION_KEY, &NEWEST);
     meta.write("io.modelcontextprotocol/clientInfo", &identity.info);
     meta.write("io.modelcontextprotocol/clientCapabilities", &identity.capabilities);
     meta
@@ -96,14 +105,14 @@ pub(in crate::session) fn client_context(identity: &ClientIdentity) -> RawObject
 /// The era of a version that was agreed on at an earlier time. Unknown ones are newer than we are: such servers are
 /// asked.
 pub(in crate::session) fn era_named(version: &str) -> Era {
-    let known = ProtocolVersion::KNOWN_VERSIONS.iter().find(|known| known.as_str() == version);
+    let known = spoken().iter().find(|known| known.as_str() == version);
     known.map_or(Era::Modern, era_of)
 }
 
 /// Text that continues the sentence "the server ...": the protocol revisions that it speaks, at most ten, and ours.
 pub(in crate::session) fn speaks<'a>(theirs: impl IntoIterator<Item = &'a str>) -> String {
     let theirs: Vec<String> = theirs.into_iter().take(10).map(excerpt).collect();
-    let ours: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+    let ours: Vec<&str> = spoken().iter().map(ProtocolVersion::as_str).collect();
     format!("it speaks the revision {} (toolcrib: {})", theirs.join(", "), ours.join(", "))
 }
 
@@ -134,7 +143,7 @@ pub(super) async fn negotiate(
     identity: &ClientIdentity,
 ) -> Result<Agreement, Refusal> {
     let context = json!({"_meta": client_context(identity)});
-    let config = initialize_params(identity, &ProtocolVersion::LATEST_WITH_INITIALIZE);
+    let config = initialize_params(identity, &NEWEST_WITH_INITIALIZE);
     let older = OnceCell::new();
     let discovering = ask(client, "server/discover", &context);
     let initializing = ask(client, "initialize", &config);
@@ -216,7 +225,7 @@ fn hello(answer: RpcAnswer) -> Result<RawObject, String> {
 
 /// Evaluates the answer to `server/discover`.
 pub(in crate::session) fn discovered(answer: RpcAnswer) -> RequestState {
-    let version = ProtocolVersion::LATEST;
+    let version = NEWEST;
     let Ok(hello) = hello(answer) else { return RequestState::Refused(None) };
     let supported = supported_versions(&hello);
     if supported.iter().any(|one| one == version.as_str()) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use hyper::{HeaderMap, header::HeaderValue};
-use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
+use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::json;
 use tokio::{
     sync::oneshot,
@@ -32,8 +32,8 @@ use crate::{
             facts::ServerFacts,
             failure::Cause,
             handshake::{
-                Era, RequestState, client_context, discovered, initialize_params, initialized, named_in,
-                named_instead, speaks,
+                Era, NEWEST, NEWEST_WITH_INITIALIZE, RequestState, client_context, discovered,
+                initialize_params, initialized, named_in, named_instead, speaks,
             },
         },
         recovery::health::Health,
@@ -150,7 +150,7 @@ impl<'a> Remote<'a> {
     async fn discover(&self) -> Result<Result<Opened, NotModern>, Cause> {
         const METHOD: &str = "server/discover";
         let (wire, link) = self.connection(RemoteTransport::Streamable(Era::Modern));
-        let _ = wire.version.set(HeaderValue::from_static(ProtocolVersion::LATEST.as_str()));
+        let _ = wire.version.set(HeaderValue::from_static(NEWEST.as_str()));
         let context = client_context(&self.client.identity);
         let params = json!({"_meta": context});
         let request = OutgoingRequest::new(METHOD, RequestParams::Handshake(&params));
@@ -192,7 +192,7 @@ impl<'a> Remote<'a> {
         (wire, link): (Arc<RemoteWire>, RpcOwner),
         until: Instant,
     ) -> Result<Opened, Start> {
-        let mut version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        let mut version = NEWEST_WITH_INITIALIZE;
         let answer = loop {
             let params = initialize_params(&self.client.identity, &version);
             let request = OutgoingRequest::new("initialize", RequestParams::Handshake(&params));
@@ -206,7 +206,7 @@ impl<'a> Remote<'a> {
                 }
                 _ => None,
             };
-            match named.filter(|_| version == ProtocolVersion::LATEST_WITH_INITIALIZE) {
+            match named.filter(|_| version == NEWEST_WITH_INITIALIZE) {
                 Some(named) => version = named,
                 None => break answer?,
             }
@@ -344,7 +344,7 @@ fn verdict(error: &ErrorData) -> Verdict {
             let supported = error.data.as_ref().and_then(|data| data.get("supported")).cloned();
             let supported: Vec<String> =
                 supported.and_then(|supported| serde_json::from_value(supported).ok()).unwrap_or_default();
-            if supported.iter().any(|one| one == ProtocolVersion::LATEST.as_str()) {
+            if supported.iter().any(|one| one == NEWEST.as_str()) {
                 Verdict::Again
             } else {
                 let told = || speaks(supported.iter().map(String::as_str));
