@@ -145,7 +145,7 @@ async fn forwarded_requests_pass_as_they_are_written() {
     let hear = reports.clone();
     let hear = move |report: &RawValue| hear.lock().unwrap().push(report.get().to_owned());
     let progress = RequestListener::Raw(Arc::new(hear));
-    let tool = Tool::new("t", "", Default::default());
+    let tool = Tool::new("t", "", serde_json::Map::default());
     let request = OutgoingRequest {
         tool: Some(&tool),
         progress: Some(&progress),

@@ -349,7 +349,12 @@ impl Rpc {
         let truncator = Truncator::new(&ServerConfig::new(server.clone(), endpoint), &Outputs::new(None));
         let secrets = Secrets::default();
         let health = Health::remote(&secrets);
-        let tap = WireLog { listeners: Default::default(), server, secrets, tell: Arc::new(|_, _| {}) };
+        let tap = WireLog {
+            listeners: crate::session::wire_log::Listeners::default(),
+            server,
+            secrets,
+            tell: Arc::new(|_, _| {}),
+        };
         Self::new((health, truncator, tap), None)
     }
 }
