@@ -1,6 +1,6 @@
 //! Metrics of this process for Prometheus, and the server of `/metrics` (docs/metrics.md).
 //!
-//! [`families`] holds what `cli_support::metrics` counts from the spans of docs/tracing.md; [`sampled`] looks up the rest for
+//! `families` holds what `cli_support::metrics` counts from the spans of docs/tracing.md; `sampled` looks up the rest for
 //! each request.
 
 mod families;

@@ -3,9 +3,9 @@
 //! `npx`, `uvx` and their like look for a package, install it if need be, and start its program as their child;
 //! that costs more than the program's own start. At the first start the runner is used, and the program that it starts
 //! is
-//! observed once the server is ready ([`observe`]), and kept as a record with proof that it still holds
-//! ([`record`]). As long as every proof holds the program is started directly, with the same arguments, folder
-//! and environment. In doubt the runner is used ([`runner`] has the rules).
+//! observed once the server is ready (`observe`), and kept as a record with proof that it still holds
+//! (`record`). As long as every proof holds the program is started directly, with the same arguments, folder
+//! and environment. In doubt the runner is used (`runner` has the rules).
 //!
 //! Owner of: the folder of records. Invariants:
 //! - nothing is started here: a record is turned into a [`StdioConfig`], and the session starts that;

@@ -50,7 +50,7 @@ fn too_long() -> String {
 }
 
 /// 1 for a right answer, 0 for a wrong one. Nothing: there is nothing to compare it with, or its scorer
-/// [is external](super::is_external). `calls` are those that the task made.
+/// is external. `calls` are those that the task made.
 ///
 /// # Errors
 /// Why the scorer cannot say it.

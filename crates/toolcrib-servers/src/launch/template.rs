@@ -3,10 +3,10 @@
 //! A start from a template takes a small part of the time and memory of an ordinary one (Linux; the protocol is that of the crate
 //! `toolcrib-guard`). It is an addition: whatever is unknown or in doubt is started as ever.
 //!
-//! - [`python`] recognises the start of a Python server, and [`key`] what two of them must have in common;
-//! - [`proof`] is what is known of a server: the first start of a version is an ordinary one, and the first fork is compared with it;
-//! - [`pool`] decides, without a clock or a process of its own;
-//! - [`templates`] has the processes of one manager.
+//! - `python` recognises the start of a Python server, and `key` what two of them must have in common;
+//! - `proof` is what is known of a server: the first start of a version is an ordinary one, and the first fork is compared with it;
+//! - `pool` decides, without a clock or a process of its own;
+//! - `templates` has the processes of one manager.
 //!
 //! Owner of: the templates of a manager, and the folder of proofs. Invariants:
 //! - a template gets no variable of one server but those that interpreters read at their start, and nothing secret;
