@@ -7,7 +7,7 @@
 //!
 //! # Example
 //! ```
-//! # use toolcrib_models as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_models::*}; }
 //! use std::time::{Duration, Instant};
 //!
 //! use toolcrib::{LlmClient, llm::{ChatOptions, ChatRequest, Message}};

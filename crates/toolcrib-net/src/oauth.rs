@@ -13,7 +13,7 @@
 //!
 //! # Example
 //! ```no_run
-//! # use toolcrib_net as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*}; }
 //! # async fn example() -> toolcrib::Result<()> {
 //! use toolcrib::{Config, Env, oauth};
 //!

@@ -63,7 +63,7 @@ use turn_loop::{TurnLoop, TurnState};
 /// answers or a limit ends it. Every failure is in the [`TaskReport`]; no function of an agent returns an error.
 ///
 /// ```no_run
-/// # use toolcrib_runs as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_models::*, toolcrib_runs::*}; }
 /// # async fn example(manager: toolcrib::Manager) -> Result<(), Box<dyn std::error::Error>> {
 /// use toolcrib::{Agent, HttpClients, LlmClient, LlmConfig, Task, config::{AgentConfig, HttpConfig}};
 ///

@@ -26,7 +26,7 @@ pub use report::{AgentOutcome, StepError, StepFailure, StepOutcome, StepReport};
 /// One agent of a simulation, as its author writes it.
 ///
 /// ```
-/// # use toolcrib_runs as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_models::*, toolcrib_runs::*}; }
 /// use toolcrib::{llm::{ChatAnswer, ChatRequest, Message}, crew::{Crew, CrewAgent, CrewConfig}, LlmClient};
 ///
 /// /// Raises its hand or does not.

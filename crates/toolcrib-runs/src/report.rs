@@ -6,7 +6,7 @@
 //!
 //! # Example
 //! ```no_run
-//! # use toolcrib_runs as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_models::*, toolcrib_runs::*}; }
 //! # fn example() -> toolcrib::Result<()> {
 //! use std::path::Path;
 //!

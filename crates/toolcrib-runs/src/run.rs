@@ -9,7 +9,7 @@
 //!
 //! # Example
 //! ```no_run
-//! # use toolcrib_runs as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_models::*, toolcrib_runs::*}; }
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::path::Path;
 //!

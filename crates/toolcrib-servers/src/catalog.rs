@@ -9,7 +9,7 @@
 //!
 //! # Example
 //! ```
-//! # use toolcrib_servers as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 //! use toolcrib::{ServerName, Tool, ToolCatalog};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,7 +6,7 @@
 //!
 //! # Example
 //! ```no_run
-//! # use toolcrib_servers as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use toolcrib::{CallOptions, Config, Env, Manager, ServerEvent, StartOptions};
 //!

@@ -8,7 +8,7 @@
 //!
 //! # Example
 //! ```
-//! # use toolcrib_servers as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 //! use toolcrib::process::{Support, TeardownScope};
 //!
 //! match Support::detect().teardown_scope {

@@ -16,7 +16,7 @@
 //!
 //! # Example
 //! ```no_run
-//! # use toolcrib_servers as toolcrib;
+//! # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 //! use toolcrib::{Config, Env, trust::{Trust, TrustedBy}};
 //!
 //! # fn main() -> toolcrib::Result<()> {

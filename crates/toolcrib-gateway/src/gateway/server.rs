@@ -31,7 +31,7 @@ use crate::{
 /// Serves the servers of a manager to MCP clients of both eras of the protocol.
 ///
 /// ```no_run
-/// # use toolcrib_gateway as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_gateway::*}; }
 /// # async fn example() -> toolcrib::Result<()> {
 /// use toolcrib::{CancellationToken, Config, Env, Manager, StartOptions, gateway::GatewayServer};
 ///

@@ -16,7 +16,7 @@ pub(super) type DeltaObserver = Arc<dyn Fn(Delta<'_>) + Send + Sync>;
 /// deadline and a token do the same and end the request with an error.
 ///
 /// ```
-/// # use toolcrib_models as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_models::*}; }
 /// # use std::time::{Duration, Instant};
 /// # use toolcrib::{CancellationToken, llm::ChatOptions};
 /// let token = CancellationToken::new();

@@ -9,7 +9,7 @@ use crate::tool::ServerName;
 /// `StartOptions::authorization_prompt`.
 ///
 /// ```
-/// # use toolcrib_net as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*}; }
 /// use futures_util::future::{BoxFuture, FutureExt};
 /// use toolcrib::oauth::{AuthorizationPrompt, AuthorizationRequest};
 ///

@@ -18,7 +18,7 @@ pub(super) type PageExtractorOf = fn(&Config, &RemoteClients) -> Result<Option<A
 /// Options of [`Manager::start_with`](crate::Manager::start_with). The default: no observer, HTTP clients of its own.
 ///
 /// ```
-/// # use toolcrib_servers as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 /// # use toolcrib::{ServerEvent, StartOptions};
 /// let options = StartOptions::new().observe(|event| {
 ///     if let ServerEvent::Ready { row } = event {

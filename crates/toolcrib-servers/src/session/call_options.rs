@@ -12,7 +12,7 @@ use super::ProgressListener;
 /// on. A time limit and a token do the same and end the call with an error.
 ///
 /// ```
-/// # use toolcrib_servers as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_servers::*}; }
 /// # use std::time::Duration;
 /// let options = toolcrib::CallOptions::new().timeout(Duration::from_secs(5));
 /// ```

@@ -24,7 +24,7 @@ use crate::duration::nanos;
 ///
 /// # Example
 /// ```
-/// # use toolcrib_runs as toolcrib;
+/// # mod toolcrib { pub use {toolcrib_core::*, toolcrib_net::*, toolcrib_servers::*, toolcrib_models::*, toolcrib_runs::*}; }
 /// use toolcrib::{Agent, LlmClient, Task, Toolbox, config::AgentConfig, recording::{Feed, LiveEvent}};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
