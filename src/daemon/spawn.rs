@@ -18,7 +18,7 @@ use crate::{
 
 /// How long a daemon may take to be there once it was started.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// Longest log of a daemon that ended early.
+/// Most bytes that are read of the log of a daemon that ended early.
 const MAX_LOG: u64 = 1 << 20;
 
 /// A daemon that was reached, and whether it had to be started.
@@ -33,7 +33,8 @@ impl DaemonClient {
     /// Connects to the daemon at `place`, and starts one by `options` if there is none.
     ///
     /// # Errors
-    /// The errors of [`DaemonClient::connect`]; and when the daemon ended early: with its last words.
+    /// The errors of [`DaemonClient::connect`]; and when the daemon could not be started, was not there within 30 s, or ended
+    /// early: then with its last words.
     pub fn reach(place: &DaemonPlace, options: &DaemonOptions) -> Result<Spawned> {
         let deadline = Instant::now() + START_LIMIT;
         let mut child: Option<Detached> = None;
@@ -65,7 +66,7 @@ impl DaemonClient {
     }
 }
 
-/// The daemon could not be reached within its time. Whether it `was_started`, and runs still.
+/// The error after [`START_LIMIT`]. `was_started`: a daemon that was started here is still running.
 fn not_there(place: &DaemonPlace, was_started: bool) -> Error {
     let (what, help) = if was_started || !place.is_taken() {
         ("the daemon is not there yet".to_owned(), format!("it writes to {}", place.log().display()))
@@ -101,7 +102,7 @@ fn early_end(place: &DaemonPlace, status: ExitStatus) -> Error {
     let lines: Vec<String> = text.lines().rev().take(5).map(ToOwned::to_owned).collect();
     let mut message = format!("the daemon ended before it could be reached ({status})");
     let mut help = None;
-    // Where it can write no file, it could not write down why either.
+    // An empty log may mean that nothing can be written there.
     if lines.is_empty()
         && let Err(error) = place.open_log().and_then(|mut log| writeln!(log, "the daemon ended: {status}"))
     {
@@ -154,7 +155,7 @@ mod tests {
         };
         assert_eq!(told.stderr_tail, ["one", "two"]);
         assert_eq!(told.message, "the daemon ended before it could be reached (exit status: 1)");
-        // Nobody can write to a folder.
+        // A folder in its place cannot be written to.
         fs::remove_file(place.log()).unwrap();
         fs::create_dir(place.log()).unwrap();
         let Error::Remote(told) = early_end(&place, ExitStatus::from_raw(256)) else {

@@ -18,8 +18,8 @@ use std::{
 use serde_json::{Map, Value, json};
 use toolcrib::{Config, Endpoint, Error, Manager, ServerConfig, ServerName, StdioConfig, Toolbox};
 
-/// Arguments of the server, its limits of start and of a call in seconds. At the second call where that can be
-/// chosen, so that a process without the fault behind it is seen to work.
+/// Faults, with limits of a start and of a call in seconds. `at=2`: the fault comes at the second call, so that the first one
+/// shows that the server works.
 const CASES: &[(&str, u64, u64)] = &[
     ("", 10, 10),
     ("slow-start=2s", 10, 10),
@@ -118,14 +118,14 @@ fn server(name: &str, arguments: &str) -> Result<ServerConfig, String> {
     Ok(ServerConfig::new(ServerName::new(name).map_err(|error| error.to_string())?, Endpoint::Stdio(child)))
 }
 
-/// Runs one case and prints the outcome.
+/// Runs one case and returns its report.
 async fn meet((arguments, start, call): &(&str, u64, u64)) -> Result<Value, Box<dyn std::error::Error>> {
     let mut broken = server("broken", arguments)?;
     broken.startup_timeout = Duration::from_secs(*start);
     broken.call_timeout = Duration::from_secs(*call);
     broken.max_call_time = Duration::from_secs(2 * *call);
     let config = Config::new([broken, server("healthy", "")?]);
-    // The first use of everything is not the fault's.
+    // Warm up, so that the costs of a first use are not counted.
     let warm = Manager::start(&Config::new([server("broken", "")?])).await?;
     echo(&warm.toolbox(), "broken").await?;
     warm.shutdown().await;
@@ -159,7 +159,7 @@ async fn meet((arguments, start, call): &(&str, u64, u64)) -> Result<Value, Box<
         }
     };
     if arguments.starts_with("tools-change") {
-        // To be heard of, if it is.
+        // Time for the notification to arrive.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let tools_now =
@@ -205,7 +205,7 @@ async fn call_until_it_breaks(tools: &Toolbox) -> Outcome {
     (Ok(said), took, "yes")
 }
 
-/// A text, or both ends of it.
+/// A text, or the last 140 characters of a long one, on one line.
 fn ends(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     if characters.len() < 160 {

@@ -6,7 +6,7 @@
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the way to the server under a short lock and waits without any lock;
 //! - one death causes one restart, however many callers fail (reconnect mutex and generation);
-//! - a death is noticed when it happens, by the task in `Session::keep`;
+//! - a death is noticed when it happens, by the task in `Session::run_watchdog`;
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - memory stays bounded for any output of a server, and every call ends in an answer or in a named error;
 //! - closed stays closed: nothing is installed after `Session::close` or `Session::kill`.

@@ -16,7 +16,7 @@ use crate::cli::{context::Context, terminal::ui::Ui};
 
 #[derive(Args)]
 pub(crate) struct Import {
-    /// A file (.mcp.json, mcp.json of VS Code, config.toml of Codex) or `codex` or `claude-desktop`.
+    /// A file (.mcp.json, mcp.json of VS Code, config.toml of Codex), or the name of a client that `toolcrib install` lists.
     #[arg(required = false)]
     source: Option<String>,
     /// Append to this file instead of printing. It must not contain any of these servers yet.
@@ -45,7 +45,7 @@ impl Import {
     }
 }
 
-/// Says which file of this folder `import` could read.
+/// The error for a missing SOURCE, which names the files of this folder that can be read.
 fn without_source() -> Error {
     let found = foreign_files(Env::process().folder());
     let mut commands = found.iter().map(|file| format!("toolcrib import {} > servers.toml", file.display()));
@@ -57,7 +57,7 @@ fn without_source() -> Error {
     Error::input("`import` reads the file of another program, and none is named", Some(help))
 }
 
-/// Adds the servers to a file, unless it has one of them.
+/// Appends the servers to a file, or fails if it already has one of them.
 fn append(file: &Path, text: &str) -> Result<(), Error> {
     let written = |error| Error::io(format!("could not write {}", file.display()), error);
     // A new file is for its owner alone: the source may have keys written out.

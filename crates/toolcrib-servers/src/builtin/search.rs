@@ -21,6 +21,7 @@ mod dates;
 mod engine;
 mod exa;
 mod link;
+// The engine "wikipedia".
 mod mediawiki;
 mod searxng;
 mod serper;

@@ -261,14 +261,16 @@ impl Toolbox {
 
     /// Calls `tool` of `server` after checking `arguments` against its schema. A tool-level error is `Ok`.
     ///
-    /// A server that is being started is waited for.
+    /// A server that is being started is waited for. If the session breaks during the call, the result or error comes only after
+    /// the restart, which `call_timeout` does not limit.
     ///
     /// # Errors
     /// [`Error::ServerNotFound`], [`Error::Unavailable`], [`Error::ToolNotFound`], [`Error::ToolDenied`],
     /// [`Error::ArgumentsInvalid`], [`Error::CallDenied`]: nothing was sent.
     /// [`Error::CallTimeout`], [`Error::CallRefused`], and [`Error::Server`] with `protocol_mismatch` for an answer
     /// that cannot be used: the session goes on. [`Error::Server`] with `outcome_unknown`: it goes on too, and the call may
-    /// have run; with `session_lost` or `stdout_garbage`: says whether it may have. [`Error::Cancelled`]: the server was stopped before the call reached it.
+    /// have run; with `session_lost` or `stdout_garbage`: the message says whether the call may have run.
+    /// [`Error::Cancelled`]: the server was stopped before the call reached it.
     ///
     /// If the future is dropped, the server is told to cancel what was sent to it: it may have run.
     pub async fn call(&self, server: &str, tool: &str, arguments: Map<String, Value>) -> Result<ToolResult> {
@@ -281,7 +283,7 @@ impl Toolbox {
         self.call_entry(&entry, &arguments, &CallOptions::default()).await
     }
 
-    /// A tool of a server, as its session lists it now. Other servers are looked at only if that is news.
+    /// A tool of a server, as its session lists it now. The catalog is made anew only if this list has changed.
     fn entry(&self, server: &str, session: &Arc<Session>, tool: &str) -> Result<Arc<CatalogEntry>> {
         let known = {
             let cached_catalog = lock(&self.shared.cached_catalog);

@@ -15,9 +15,11 @@ pub(super) struct Engine {
     pub name: &'static str,
     /// The description of the tool.
     pub description: &'static str,
-    /// The base address of its API; `{hl}` stands for the language of the query. `None`: it must be configured.
+    /// The base address of its API, to which the path of a request is appended; `{hl}` stands for the language of the
+    /// query. `None`: it must be configured.
     pub url: Option<&'static str>,
-    /// The environment variable that usually holds its key. `None`: it needs no key.
+    /// The variable that the error about a missing key names; `toolcrib builtin search` also reads the key from it. `None`:
+    /// it needs no key.
     pub key_variable: Option<&'static str>,
     /// The most results that one request can give.
     pub max_results: usize,
@@ -34,7 +36,7 @@ pub(super) struct Engine {
 /// A request, without the address of the engine and without its key.
 pub(super) struct EngineRequest {
     pub method: Method,
-    /// Relative to [`Engine::url`].
+    /// Appended to [`Engine::url`], or to the configured address.
     pub path: &'static str,
     pub parameters: Vec<(&'static str, String)>,
     pub body: Option<Value>,

@@ -32,7 +32,7 @@ use crate::{
 
 /// How long a fork may take until its tools are known. An ordinary start follows, with a limit of its own.
 const LIMIT: Duration = Duration::from_secs(10);
-/// A start waits for templates at most this part of its own limit.
+/// A start may wait for templates for its limit divided by this.
 const PATIENCE: u32 = 2;
 
 /// Hints that a start gets from the manager.
@@ -40,7 +40,7 @@ const PATIENCE: u32 = 2;
 pub struct StartHints<'a> {
     /// Duration of earlier starts of the server. `None`: it is not known.
     pub takes: Option<Duration>,
-    /// Its turn among them.
+    /// Its place in the queue of starts.
     pub turn: Option<&'a dyn StartTurn>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Spawning<'a> {
 /// Time that the processes of one start have waited.
 #[derive(Clone, Copy, Default)]
 struct Waits {
-    /// Wait for a slot, after the last one has waited for a template in vain.
+    /// Wait for a slot after the last wait for a template failed.
     queue: Duration,
     /// Sum of the waits for templates and slots: the clock of a start runs without these.
     all: Duration,
@@ -73,7 +73,7 @@ impl<'a> Spawning<'a> {
         Self { planned: planned.clone(), turn, is_forked, why, waits, _under_way: planned.under_way() }
     }
 
-    /// Forks the process, or starts it the ordinary way. What that has waited for templates and slots does not count against `deadline`.
+    /// Forks the process, or starts it the ordinary way. Time spent waiting for templates and slots extends `deadline`.
     pub(super) async fn spawn(
         &self,
         spec: &StdioConfig,
@@ -103,7 +103,7 @@ impl<'a> Spawning<'a> {
         }
     }
 
-    /// Counts the waits since `began`, `queue` of them for a slot. The deadline with all of them.
+    /// Adds the wait since `began`, `queue` of it for a slot; returns the extended deadline.
     fn waited_for(&self, began: Instant, queue: Duration, deadline: Instant) -> Instant {
         let mut waits = self.waits();
         *waits = Waits { queue, all: waits.all + began.elapsed() };
@@ -128,7 +128,7 @@ impl<'a> Spawning<'a> {
     }
 }
 
-/// Waits until a start may work again, if it has given up its turn. How long that took.
+/// Waits until a start may work again, if it has given up its turn. Returns how long that took.
 async fn take_again(turn: Option<&dyn StartTurn>) -> Duration {
     let Some(turn) = turn.filter(|turn| turn.has_given_up()) else { return Duration::ZERO };
     let began = Instant::now();
@@ -136,7 +136,7 @@ async fn take_again(turn: Option<&dyn StartTurn>) -> Duration {
     began.elapsed()
 }
 
-/// How `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
+/// Returns how `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
 pub(super) async fn plan(
     config: &ServerConfig,
     configured: &ServerConfig,
@@ -148,7 +148,7 @@ pub(super) async fn plan(
         return None;
     };
     let templates = connect_context.templates.clone();
-    // Of many servers that start at once, those that are not in Python are not to wait for a thread each.
+    // Servers that are not Python must not each need a blocking thread.
     if !templates.concerns(spec) {
         return None;
     }
@@ -176,7 +176,7 @@ pub fn forecast(configured: &StdioConfig, launcher: &Launcher, templates: &Templ
     templates.forecast(&spec, &command_line(&spec))
 }
 
-/// A hash of what decides what a server offers, in a form that does not give it away.
+/// A hash of working folder, arguments and environment, from which none of them can be read.
 fn command_line(spec: &StdioConfig) -> String {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
@@ -192,7 +192,7 @@ fn command_line(spec: &StdioConfig) -> String {
     short_hex(hash)
 }
 
-/// Tells the templates of the servers that are started with the manager.
+/// Announces to the templates the servers that are started with the manager.
 pub async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_context: &ConnectContext) {
     let specs = servers.filter_map(|config| match &config.endpoint {
         Endpoint::Stdio(spec) if spec.template != TemplatePackages::Never => {
@@ -284,7 +284,7 @@ pub(super) async fn connect(
     Ok(ordinary(connection, config, connect_context, planned, why).await)
 }
 
-/// A connection to a server that was started the ordinary way, because of `why`. Keeps what it has offered.
+/// Finishes a connection that was not forked, for the reason `why` if there is one, and records what the server offers.
 async fn ordinary(
     mut connection: Connection,
     config: &ServerConfig,

@@ -31,7 +31,7 @@ const IDLE_LOOKS: u32 = 10;
 /// Why a server that is down is so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum DownReason {
-    /// It was lost: the task in [`Session::keep`] restarts it.
+    /// It was lost: the task in [`Session::run_watchdog`] restarts it.
     Lost,
     /// It is not needed: it stays parked until the first call.
     Parked,

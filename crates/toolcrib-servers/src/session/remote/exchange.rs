@@ -47,7 +47,8 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 /// limit.
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 const MAX_BUSY_PAUSE: Duration = Duration::from_secs(30);
-/// How long requests wait for that head: for a server that sends it with the first event they must not wait.
+/// How long tool calls and forwarded requests wait for the head of the listening stream (`listen.rs`): some servers send it
+/// only with the first event.
 const LISTENING_LIMIT: Duration = Duration::from_secs(2);
 
 /// Bytes of a web page that are read, at most.
