@@ -64,7 +64,7 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .usage(styling::AnsiColor::Green.on_default().bold())
     .literal(styling::AnsiColor::Cyan.on_default().bold());
 
-/// The heading of the options that all commands have. They come after a command's own.
+/// The heading of the options that all commands have. They are listed after a command's own.
 const GLOBAL: &str = "Global options";
 
 /// The end of `-h`. `--help` has `AFTER_LONG_HELP` in its place.
@@ -257,7 +257,7 @@ pub(crate) fn main() -> ExitCode {
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
     );
-    // Servers get the limit from before.
+    // Servers get the file limit that this process started with.
     toolcrib::cli_support::raise_file_limit();
     let mut command = help::grouped(Arguments::command());
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
@@ -292,14 +292,14 @@ pub(crate) fn main() -> ExitCode {
     };
     stdout::ends(&context.cancel);
     let outcome = command.run(&context);
-    // Of an output that ended too early, other errors may be the consequence.
+    // If stdout failed, other errors may only follow from that.
     let lost = stdout::outcome(&ui);
     let code = lost.unwrap_or_else(|| outcome.unwrap_or_else(|error| ui.fail_any(&error)));
     sending.end(&ui);
     code
 }
 
-/// The end where no command is run: help, the version, or a mistake in the arguments.
+/// Prints help, the version or a mistake in the arguments; returns the exit code. No command is run.
 fn not_run(mut error: clap::Error) -> ExitCode {
     tips::add(&mut error);
     let text = error.render().ansi().to_string();
@@ -312,7 +312,7 @@ fn not_run(mut error: clap::Error) -> ExitCode {
 }
 
 impl Command {
-    /// Where the command serves its metrics. Those of a daemon are served with its socket.
+    /// Where the command serves its metrics. Those of a daemon are served by its process.
     fn metrics(&self) -> Option<SocketAddr> {
         match self {
             Self::Up(up) => up.metrics(),
@@ -321,8 +321,8 @@ impl Command {
         }
     }
 
-    /// Runs the command. One that only asks the daemon needs no runtime: Ctrl-C ends it as any program, and the daemon
-    /// notices, and gives up what it asked for.
+    /// Runs the command. Commands that only ask the daemon need no runtime; if Ctrl-C ends one, the daemon cancels its
+    /// request.
     fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
         match self {
             Self::Up(up) => up.run(context),

@@ -23,12 +23,12 @@ use tokio::{
 const QUIET: Duration = Duration::from_millis(150);
 /// The longest delay of a report while changes continue.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a folder that is not there is looked for, and how often folders are looked for below one.
+/// How often missing folders are looked for, and new subfolders.
 const LOOK: Duration = Duration::from_secs(1);
-/// Folders below one that are watched, and entries that are looked at to find them.
+/// Most subfolders that are watched below one folder, and most entries that are read to find them.
 const MAX_FOLDERS: usize = 2_000;
 const MAX_ENTRIES: usize = 50_000;
-/// Elsewhere the system watches all below a folder at once, and follows no link.
+/// Whether subfolders are found by walking (Linux). On other systems one watch covers all below a folder, and follows no link.
 const WALKS: bool = cfg!(target_os = "linux");
 
 /// A folder that is to be watched.
@@ -96,7 +96,7 @@ impl FileWatcher {
         self.retry().1
     }
 
-    /// Tries to watch what is not watched yet: the folders that have come, and what cannot be watched.
+    /// Tries to watch what is not watched yet. Returns the new folders, and warnings about what cannot be watched.
     fn retry(&mut self) -> (Vec<PathBuf>, Vec<String>) {
         let (mut come, mut failed) = (Vec::new(), Vec::new());
         for (folder, top) in self.folders.iter_mut().filter(|(_, top)| !top.watched) {
@@ -117,8 +117,8 @@ impl FileWatcher {
         (come.into_iter().chain(found).collect(), failed.into_iter().chain(more).collect())
     }
 
-    /// Watches the folders that have come below others, and no longer those that have gone: the former, and what cannot
-    /// be watched.
+    /// Watches new subfolders, and no longer those that are gone. Returns the new ones, and warnings about what cannot be
+    /// watched.
     fn walk(&mut self) -> (Vec<PathBuf>, Vec<String>) {
         let (mut come, mut failed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for (folder, top) in self.folders.iter_mut().filter(|(_, top)| top.stale) {
@@ -155,7 +155,7 @@ impl FileWatcher {
         (come, failed)
     }
 
-    /// Watches these no longer, unless they are still wanted. One that is gone is not watched anyway.
+    /// Stops watching these, unless another folder needs them. One that is gone is not watched anyway.
     fn leave(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         for path in paths {
             let wanted = |(folder, top): (&PathBuf, &Top)| *folder == path || top.below.contains(&path);
@@ -165,8 +165,8 @@ impl FileWatcher {
         }
     }
 
-    /// The next changed paths among those that `count`, once they have come to rest. May be dropped and called
-    /// again: nothing is lost.
+    /// The next changed paths among those that `count`, once nothing has changed for [`QUIET`], or after [`PATIENCE`]. May be
+    /// dropped and called again: nothing is lost.
     pub(super) async fn next(&mut self, count: impl Fn(&Path, Change) -> bool) -> BTreeSet<PathBuf> {
         loop {
             let rest = self.first.zip(self.last).map(|(first, last)| (first + PATIENCE).min(last + QUIET));
@@ -178,7 +178,7 @@ impl FileWatcher {
             };
             let blind = self.folders.values().any(|top| !top.watched);
             let stale = self.folders.values().any(|top| top.stale);
-            // Who makes and moves folders without end has them looked for once a second.
+            // At most one walk a second, however often folders change.
             let walk = self.walked.map_or_else(Instant::now, |walked| walked + LOOK);
             tokio::select! {
                 event = self.events.recv() => match event {
@@ -202,7 +202,7 @@ impl FileWatcher {
         }
     }
 
-    /// The files of folders that have come.
+    /// Reports the files in new folders as changed.
     fn came(&mut self, folders: &[PathBuf], failed: &[String], count: &impl Fn(&Path, Change) -> bool) {
         for why in failed {
             tracing::warn!("{why}");
@@ -256,7 +256,7 @@ impl FileWatcher {
                 }
             } else if top.deep && WALKS && path.starts_with(folder) {
                 if gone {
-                    // What is below a path comes right behind it.
+                    // Paths below it sort right after it.
                     let from = top.below.range(path.to_owned()..).take_while(|known| known.starts_with(path));
                     left.extend(from.cloned());
                     top.below.retain(|known| !known.starts_with(path));

@@ -31,7 +31,7 @@ impl Detached {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(log));
-        // It raises its own limit, and gives the one before to servers.
+        // The new process starts with the file limit that this one started with, so that its servers get that limit.
         let _lowered = crate::file_limit::Lowered::new();
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", executable.display()));

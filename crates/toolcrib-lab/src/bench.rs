@@ -34,12 +34,12 @@ pub(crate) enum Bench {
     Call(call::Call),
     /// Many agents stepped together against a model server that counts: how long, and how many at once.
     Agents(agents::Agents),
-    /// Time to end servers that ignore end of input and SIGTERM: one, and many at once.
+    /// Time to end servers that ignore stdin's end and SIGTERM: one, and many at once.
     Close(close::Close),
     /// Many idle clients of the gateway, one that reads nothing, and others that vanish: does the rest notice?
     #[cfg(target_os = "linux")]
     Clients(clients::Clients),
-    /// Thousands of silent connections, sessions that say too much, clients that read nothing: is memory bounded, do others notice?
+    /// Thousands of silent connections, sessions that send too much, clients that read nothing: is memory bounded, do others notice?
     #[cfg(target_os = "linux")]
     Crowd(crowd::Crowd),
     /// Cost of a call through the gateway, over HTTP and stdio, beside other gateways.
@@ -50,7 +50,7 @@ pub(crate) enum Bench {
     Llm(llm::Llm),
     /// Servers killed at random under many callers: is every call accounted for, and none run twice?
     Kills(kills::Kills),
-    /// Cost of a run beside its agents: with a journal that is synced, and with one that is not.
+    /// Overhead of a run over its agents alone: with a journal that is synced, and with one that is not.
     Journal(journal::Journal),
     /// A run that is killed again and again and continued: is any step repeated, or lost?
     Resume(resume::Resume),

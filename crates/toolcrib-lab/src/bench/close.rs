@@ -36,7 +36,7 @@ impl Close {
             Ui::json(json!({"schema": 1, "grace_ms": millis(grace), "rows": rows}));
             return Ok(ExitCode::SUCCESS);
         }
-        Ui::data(format!("servers that ignore end of input and SIGTERM; grace {}", seconds(grace)));
+        Ui::data(format!("servers that ignore stdin's end and SIGTERM; grace {}", seconds(grace)));
         Ui::data("servers  killed  closed in  above the grace");
         for row in &rows {
             let above = row.wall.saturating_sub(grace);

@@ -152,7 +152,7 @@ pub struct ConnectionCounts {
 }
 
 impl HttpClient {
-    /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`. Follows no
+    /// Sends `request`, whose URI is absolute. `Host` is added; `User-Agent` and `Accept` are, if they are missing. Follows no
     /// redirect. Dropping the future, or the answer before its end, ends the request at the server.
     #[doc(hidden)]
     pub async fn send(&self, request: Request<Bytes>) -> Result<HttpAnswer, RequestError> {

@@ -25,7 +25,7 @@ pub struct ModelServer(Arc<State>);
 struct State {
     at: Url,
     client: HttpClient,
-    /// Requests that had a connection.
+    /// Requests that got a connection, new or kept.
     connected: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl ModelServer {
         (opened, self.0.connected.load(Relaxed).saturating_sub(opened))
     }
 
-    /// Sends a request with the server's whole address. It has the headers that it came with, and `Host`.
+    /// Sends `request`, whose URI is absolute. `Host` is added; `User-Agent` and `Accept` are, if they are missing.
     pub async fn send(&self, request: Request<Bytes>) -> Result<HttpAnswer, RequestError> {
         let answer = self.0.client.send(request).await;
         let unconnected = matches!(answer, Err(RequestError::NoConnection(_) | RequestError::ConnectTimeout));

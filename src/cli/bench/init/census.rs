@@ -15,7 +15,7 @@ const GUARD: &[u8] = b"TOOLCRIB_GUARD=";
 pub(super) struct Census {
     /// This process alone.
     pub(super) own: Used,
-    /// Everything below it but the guards, ended and reaped processes included.
+    /// All descendants except guards. CPU time includes that of descendants that have ended.
     pub(super) servers: Used,
     pub(super) guards: Used,
 }
@@ -24,8 +24,8 @@ pub(super) struct Census {
 pub(super) struct Used {
     /// User and system time. Of other processes in ticks of the system's clock, mostly 10 ms.
     pub(super) cpu: Duration,
-    /// Resident memory in bytes: of this process now, of others the most that each ever had. Shared pages count
-    /// for every process that has them, but for guards: of those it is the most of one, since they have it in common.
+    /// Resident bytes: now for this process, the peak for others. For guards the largest peak, since they share their
+    /// pages; otherwise shared pages count in each process.
     pub(super) rss: u64,
     pub(super) processes: usize,
 }
@@ -54,7 +54,7 @@ impl Census {
         census
     }
 
-    /// This moment, its CPU times counted from `before`.
+    /// The same figures, with CPU time since `before`.
     pub(super) fn since(self, before: &Self) -> Self {
         let since = |now: Used, then: Used| Used { cpu: now.cpu.saturating_sub(then.cpu), ..now };
         Self {
@@ -78,7 +78,7 @@ struct ProcessRow {
     rss: u64,
 }
 
-/// All processes but this one by their parents, and this one. Numbers of fields as in proc_pid_stat(5).
+/// All other processes, grouped by parent, and this process. Numbers of fields as in proc_pid_stat(5).
 fn table() -> (HashMap<u32, Vec<(u32, ProcessRow)>>, ProcessRow) {
     let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
     let page = rustix::param::page_size() as u64;

@@ -5,13 +5,13 @@ use std::fmt;
 use clap::ValueEnum;
 use toolcrib::{Config, Endpoint, ServerConfig, config::TemplatePackages};
 
-/// In the order in which they are measured and shown.
+/// The modes, in the order in which they are measured and shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Mode {
     /// One server after the other.
     Sequential,
-    /// A bare program that only spawns, does the handshake and lists tools, all at once. Servers without a process
-    /// are left out in every mode.
+    /// A bare program that only spawns, does the handshake and lists tools, all at once. Beside a bare mode, servers
+    /// without a process are left out of every mode.
     Bare,
     /// Like bare, but only as many at a time as there are cores.
     BareCores,
@@ -71,12 +71,12 @@ impl Mode {
         matches!(self, Self::Bare | Self::BareCores)
     }
 
-    /// Whether it goes by what earlier starts left.
+    /// Whether it uses caches of earlier starts.
     pub(super) fn has_caches(self) -> bool {
         self != Self::Cold
     }
 
-    /// Whether it goes by the caches of an unmeasured start.
+    /// Whether it uses caches that one unmeasured start has filled.
     pub(super) fn is_taught(self) -> bool {
         matches!(self, Self::Warm | Self::Lazy)
     }

@@ -47,19 +47,19 @@ pub(in crate::config) struct CollectedValues {
     pub(in crate::config) contents: Contents,
     /// Where files of other tools were looked for, whether they are there or not.
     pub(in crate::config) places: Vec<PathBuf>,
-    /// Paths that sandboxed servers may write, or might at another time: those of disabled and unusable entries too.
+    /// Paths that sandboxed servers may write, including those of disabled and unusable entries.
     pub(in crate::config) writes: Vec<Written>,
 }
 
-/// A path of `write`.
+/// A path of `sandbox.write`.
 pub(in crate::config) struct Written {
     pub(super) server: ServerName,
     pub(super) file: Option<PathBuf>,
     pub(super) path: PathBuf,
 }
 
-/// One server; what it brings along is added to `found` whether it is usable or not.
-/// `inherited` is what children inherit by the defaults: the same for all, and not looked for a hundred times.
+/// Builds one server; its secrets, files and paths are added to `found` even if it is unusable. `inherited`: variables that
+/// children inherit by the defaults, computed once for all servers.
 pub(in crate::config) fn server(
     raw: RawServer,
     defaults: &Defaults,
@@ -99,7 +99,7 @@ pub(in crate::config) fn server(
     let server = build(raw, defaults, inherited, &mut vars, &mut found.contents);
     let server = server.and_then(|server| task_variables(server, &origin)).map_err(Arc::new);
     for text in &writes {
-        // One that is not known now cannot be judged now.
+        // A path with unknown variables is left out.
         let path = vars.expand_of_task(text).ok().map(|path| env.resolve(&origin.folder, &path));
         let path = path.filter(|path| write_problem(path).is_none());
         let file = origin.file.clone();
@@ -165,11 +165,11 @@ fn build(
     server.startup_timeout = raw.startup_timeout.unwrap_or(defaults.startup_timeout);
     server.install_timeout = raw.install_timeout.unwrap_or(defaults.install_timeout);
     server.call_timeout = raw.call_timeout.unwrap_or(defaults.call_timeout);
-    // A server's own longer timeout raises the inherited ceiling, or it could never be reached.
+    // A longer timeout of its own raises the inherited `max_call_time`, or it could never be reached.
     let longest = raw.tool_timeouts.values().copied().chain([server.call_timeout]).max();
     let inherited = defaults.max_call_time.max(longest.unwrap_or_default());
     server.max_call_time = raw.max_call_time.unwrap_or(inherited);
-    // The other way round, a ceiling lowers the inherited timeout.
+    // A lower `max_call_time` lowers the inherited `call_timeout`.
     server.call_timeout = server.call_timeout.min(server.max_call_time);
     server.slow_call_notice = defaults.slow_call_notice;
     server.max_output = raw.max_output.unwrap_or(defaults.max_output);
@@ -369,7 +369,7 @@ pub(in crate::config) fn address_problem(url: &str) -> Option<String> {
     })
 }
 
-/// Nothing in this build uses an address.
+/// Finds no problem: without the feature `http` no address is used.
 #[cfg(not(feature = "http"))]
 pub(in crate::config) fn address_problem(_: &str) -> Option<String> {
     None
@@ -398,7 +398,7 @@ pub(in crate::config) fn fault(
     .into()
 }
 
-/// The model; its secrets are added to `secrets` whether it is usable or not.
+/// Reads the model's table; its secrets are added to `secrets` even if it is unusable.
 pub(in crate::config) fn llm(
     raw: RawLlm,
     origin: &SourceLocation,

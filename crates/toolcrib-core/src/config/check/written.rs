@@ -24,11 +24,12 @@ pub struct AsWritten {
     pub cwd: Option<String>,
     /// The address.
     pub url: Option<String>,
-    /// The address of the login.
+    /// The OAuth issuer.
     pub issuer: Option<String>,
-    /// The rest of the login.
+    /// Client id, metadata URL, key file and scopes of the login.
     pub rest: Vec<String>,
-    /// The client's secret, which the authorization server asks for at a login. It is renewed.
+    /// The client's secret, which the authorization server asks for at a login. The variables in it may change without a new
+    /// permission.
     pub client_secret: Option<String>,
     /// Variables of the process, or headers of the requests.
     pub named: BTreeMap<String, String>,
@@ -90,7 +91,7 @@ impl AsWritten {
         self.words.iter().chain(&self.cwd).chain(&self.url).chain(&self.issuer).chain(&self.rest).chain(walls)
     }
 
-    /// Keeps of the variables of the server's `env_file` those that stand here.
+    /// Keeps the variables of the server's `env_file` that occur in these texts.
     pub(in crate::config) fn take(&mut self, local: &BTreeMap<String, String>) {
         let names = variables(self.texts());
         let here = local.iter().filter(|(name, _)| names.contains(*name));
@@ -126,7 +127,8 @@ fn variables<'a>(texts: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
     names
 }
 
-/// Whether a variable of this name holds a secret, which is renewed. The program that asks for a password (`GIT_ASKPASS`) is none.
+/// Whether the name of a variable says that its value is a secret, which may change without a new permission. The program that
+/// asks for a password (`GIT_ASKPASS`) is none.
 pub fn is_renewed(name: &str) -> bool {
     crate::config::secret_name(name) && !name.to_ascii_uppercase().ends_with("ASKPASS")
 }
@@ -140,7 +142,7 @@ pub fn written_origin(url: &str) -> String {
     let (scheme, rest) = marked.split_once("://").map_or(("", &*marked), |(scheme, rest)| (scheme, rest));
     let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    // Of a name and a password only the variables: one that holds a `/` would end them.
+    // User name and password are left out, except variables in them: with a `/` in its value, one could decide the host.
     let user: String = vars::marks(user).flat_map(|mark| [mark, "@".to_owned()]).collect();
     let between = if scheme.is_empty() { "" } else { "://" };
     vars::unmarked(&format!("{scheme}{between}{user}{host}"), &variables)

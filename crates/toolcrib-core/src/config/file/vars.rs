@@ -20,7 +20,7 @@ use crate::{
 
 /// How deep defaults may hold variables with defaults.
 const MAX_DEPTH: usize = 16;
-/// The letter around the number of a variable in a text that is [`marked`].
+/// Character around the index of a variable in [`marked`] text.
 const MARK: char = '\0';
 
 /// Where variables are looked up for one server or table, and what was found there.
@@ -29,13 +29,13 @@ pub(in crate::config) struct Vars<'a> {
     pub(in crate::config) env: &'a Env,
     pub(in crate::config) origin: &'a SourceLocation,
     pub(in crate::config) server: Option<&'a ServerName>,
-    /// Variables of the server's `env_file`; they win over the environment, being nearer.
+    /// Variables of the server's `env_file`; they have precedence over the environment, since they are more specific.
     pub(in crate::config) local: BTreeMap<String, String>,
     /// Names of variables whose values are not secret: children inherit them anyway.
     pub(in crate::config) open: &'a Names,
     /// Whether the server is one with `scope = "task"`.
     pub(in crate::config) task_scope: bool,
-    /// Whether the text that is expanded now may have variables of a task.
+    /// Whether `${task_dir}` and the like are allowed in the text that is expanded now.
     pub(in crate::config) of_task: bool,
     /// Secret values met so far.
     pub(in crate::config) secrets: Vec<String>,
@@ -223,7 +223,7 @@ pub(in crate::config) fn named(text: &str, names: &mut BTreeSet<String>) {
     each(text, names, MAX_DEPTH);
 }
 
-/// `text` with a mark in place of each variable, and what is between the braces of each.
+/// `text` with a numbered mark for each variable, and the text inside each `${}`.
 pub(in crate::config) fn marked(text: &str) -> (String, Vec<&str>) {
     let (mut out, mut variables, mut rest) = (String::new(), Vec::new(), text);
     let literal = |text: &str| text.replace(MARK, "");
@@ -262,7 +262,7 @@ pub(in crate::config) fn unmarked(marked: &str, variables: &[&str]) -> String {
     parts.collect()
 }
 
-/// The `}` that belongs to a `${` already read; a default may hold variables of its own.
+/// Byte index of the `}` that closes a `${` before `inner`; a default may hold variables of its own.
 fn closing(inner: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let mut previous = ' ';

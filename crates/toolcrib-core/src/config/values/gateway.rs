@@ -15,13 +15,13 @@ use super::pattern::NamePattern;
 pub struct GatewayConfig {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// The address under which clients reach it, without a path: `https://tools.example.com`. `None`: that where it listens.
+    /// The address under which clients reach it, without a path: `https://tools.example.com`. `None`: that of `listen`.
     pub public_url: Option<String>,
-    /// Who may ask. Without any, and without `oauth`, everybody who reaches the address.
+    /// Accepted tokens. If there are none and no `oauth`, every client that reaches the address is accepted.
     pub tokens: Vec<GatewayToken>,
     /// Lets in clients with access tokens of authorization servers.
     pub oauth: Option<GatewayOauth>,
-    /// The tools that clients see, by patterns of `SERVER.TOOL`; a token can have fewer. `None`: all.
+    /// The tools that clients see, by patterns of `SERVER.TOOL`; a token can narrow this. `None`: all.
     pub tools: Option<Vec<NamePattern>>,
     /// Clients see only tools that say of themselves that they change nothing (`readOnlyHint`).
     pub read_only: bool,
@@ -29,8 +29,8 @@ pub struct GatewayConfig {
     pub search: ToolSearch,
     /// Characters of the names of tools and prompts that clients of all servers see. Longer ones end with a hash.
     pub max_name: usize,
-    /// Pages of the web that may ask, as `scheme://host` or `scheme://host:port`. Without any, pages of this machine's own
-    /// loopback addresses.
+    /// Web origins that may send requests, as `scheme://host` or `scheme://host:port`. If there are none: those of loopback
+    /// addresses.
     pub origins: Vec<String>,
     /// The longest message of a client, in bytes.
     pub max_body: usize,
@@ -38,18 +38,18 @@ pub struct GatewayConfig {
     pub idle: Duration,
     /// How long the head of a request may take, and its body, and how long a client may leave an answer unread (Linux).
     pub read_timeout: Duration,
-    /// Connections at once. The one that was silent for the longest time makes room; if there is none, a stream of who has most, or
-    /// further ones wait. An eighth is kept for those who have fewer than their share.
+    /// Connections at once. When all are taken, the one that is idle for longest is closed for a new one; if none is idle, a
+    /// stream of the owner with most, or new connections wait. An eighth is kept for owners with fewer than their share.
     pub max_connections: usize,
-    /// Sessions at once. Of who has most of them, the one that was idle for the longest time makes room; if none is idle, one of
-    /// who has more than the new one.
+    /// Sessions at once. When all are taken, the one of the owner with most that is idle for longest ends for a new one; if
+    /// none is idle, one of an owner with more than the owner of the new one.
     pub max_sessions: usize,
     /// Bytes that may be held at once for each owner of a token, each user and client, or each address where no token is
     /// needed: messages, calls under way, sessions, subscriptions, answers that are not read.
     pub max_held: usize,
-    /// Processes of servers with `scope = "client"` of each of these, until they have ended.
+    /// Processes of servers with `scope = "client"` per owner, as for `max_held`, until they have ended.
     pub max_own_servers: usize,
-    /// Requests a second of each token; as many at once.
+    /// Requests per second and token; also the burst size.
     pub requests_per_second: Option<NonZeroUsize>,
     /// Requests under way of each token. As many again may wait for input of clients.
     pub max_in_flight: Option<NonZeroUsize>,
@@ -146,7 +146,7 @@ pub struct GatewayOauth {
     pub audience: Option<Vec<String>>,
     /// Scopes that every token must have.
     pub required_scopes: Vec<String>,
-    /// The keys of the only issuer. `None`: where the metadata of the issuer say.
+    /// Address of the keys of the only issuer. `None`: those named in the issuer's metadata.
     pub jwks: Option<String>,
     /// Scopes and the tools that they allow. A token may use the tools that any of its scopes allows. Without any scopes here,
     /// a token may use all tools.

@@ -15,7 +15,7 @@ use crate::{
     ui::{Ui, millis, seconds},
 };
 
-/// Crews by default. The first one is what the others are compared with.
+/// Default sizes of crews. The first one is what the others are compared with.
 pub(super) const CREWS: [usize; 3] = [1, 4, 16];
 
 /// An agent that takes any answer.
@@ -24,7 +24,7 @@ struct Asker {
 }
 
 impl CrewAgent for Asker {
-    /// The step.
+    /// Number of the step.
     type World = usize;
     type Request = ChatRequest;
     type Answer = ChatAnswer;
@@ -43,14 +43,16 @@ impl CrewAgent for Asker {
     }
 }
 
-/// Steps crews of so many agents so often, after one step that is not measured, and prints what it took.
+/// Runs `steps` steps with a crew of each size, after one step that is not measured, and prints how long they took.
 pub(super) async fn run(context: &Context<'_>, sizes: &[usize], steps: NonZeroUsize) -> anyhow::Result<()> {
     let config = context.load()?;
     let mut llm = config.llm.clone().transpose()?.ok_or_else(|| {
-        let help = "write base_url and model under [llm]; max_tokens makes all answers as long".to_owned();
+        let help =
+            "write base_url and model under [llm]; max_tokens makes all answers equally long".to_owned();
         Error::input("--configured needs a model in the configuration", Some(help))
     })?;
-    // One request an agent and step: an answer as long as `max_tokens` would be asked for again, with twice as many.
+    // One request per agent and step: without this, an answer cut at `max_tokens` would be requested again with twice the
+    // limit.
     llm.retry.reissue = 0;
     let folder = config.file.as_ref().and_then(|file| file.parent()).unwrap_or(".".as_ref());
     let llm = LlmClient::new(&llm, &HttpClients::new(&config.http)?, folder)?;

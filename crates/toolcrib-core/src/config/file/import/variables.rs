@@ -35,8 +35,8 @@ impl Variables {
         if is_theirs { Self::Dollar } else { Self::Braces }
     }
 
-    /// `text` in the words of `servers.toml`. `base` is the name of the workspace's folder. `strict`: a variable
-    /// that is not set is an error, as it shall be where it is a secret; else its name stays, as these programs have it.
+    /// `text` in the words of `servers.toml`. `base` is the name of the workspace's folder. `strict`: a `$NAME` that is not set
+    /// is an error, as for secrets; otherwise it stays as text.
     pub(super) fn adopt(self, text: &str, inputs: &Inputs<'_>, base: &str, strict: bool) -> String {
         match self {
             Self::None => escape(text),
@@ -77,7 +77,7 @@ impl Variables {
                 }
                 return &rest[name.len()..];
             }
-            // A doubled `$` means nothing to these tools and one `$` to us.
+            // `$$` is two characters to these programs, and an escaped `$` in servers.toml.
             out.push_str(if rest.starts_with('$') { "$$" } else { "$" });
             return rest;
         };
@@ -115,14 +115,14 @@ fn env_in_braces(text: &str) -> String {
     out
 }
 
-/// The variable that `text` begins with, behind its `$`.
+/// The name at the beginning of `text`, which follows a `$`; empty if there is none.
 fn leading_name(text: &str) -> &str {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
     let name = &text[..end];
     if is_name(name) { name } else { "" }
 }
 
-/// The `$NAME` in a value that is text here, if it looks like a variable that was meant.
+/// The first `$NAME` in upper case, of a program to which it is plain text.
 pub(super) fn bare_variable(text: &str) -> Option<&str> {
     let is_shouted = |name: &&str| !name.is_empty() && !name.bytes().any(|byte| byte.is_ascii_lowercase());
     text.split('$').skip(1).map(leading_name).find(is_shouted)

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Merge<'_> {
-    /// Adds the servers of one imported file. `taken` are the names seen so far, the first `local` of them
-    /// (disabled ones too) from the importing file.
+    /// Adds the servers of one imported file. `taken`: names used so far; the first `local` are of the importing file, those of
+    /// disabled servers included.
     pub(super) fn import(
         &mut self,
         source: &Text,
@@ -45,7 +45,7 @@ impl Merge<'_> {
         let name_of_file = from.name();
         for server in file {
             if let Some(at) = taken.iter().position(|name| *name == server.name) {
-                // That a local table wins is the point of writing one; two imports may clash unseen.
+                // A local table is meant to win; a clash of two imports is reported.
                 if at >= local {
                     self.notes.push(format!("{name_of_file}: {}: imported before, ignored", server.name));
                 }
