@@ -139,7 +139,9 @@ async fn a_refused_version_is_looked_into() {
     .await;
     let manager = Manager::start(&remote(url, None)).await.unwrap();
     assert_eq!(manager.report().servers[0].outcome.as_ref().unwrap().era, "2026-07-28");
-    assert_eq!((script.find("server/discover").len(), script.find("initialize").len()), (2, 0));
+    // More may follow: a look for stalls asks it, too.
+    assert!(script.find("server/discover").len() >= 2);
+    assert_eq!(script.find("initialize").len(), 0);
     manager.shutdown().await;
     // Others: the era that follows, or what the failure says.
     for (code, data, outcome) in [
