@@ -5,7 +5,7 @@
 //!
 //! Owner of: the connection to its server. Invariants:
 //! - a call copies the way to the server under a short lock and waits without any lock;
-//! - one death causes one restart, however many callers fail (reconnect mutex and generation);
+//! - one death causes one restart, however many callers fail (restart lock and generation);
 //! - a death is noticed when it happens, by the task in `Session::run_watchdog`;
 //! - a call that may have run is never sent again unless the configuration says so;
 //! - memory stays bounded for any output of a server, and every call ends in an answer or in a named error;
@@ -112,7 +112,7 @@ pub struct Session {
     settings: Mutex<Arc<Settings>>,
     slot: Slot<Box<Connection>, DownServer>,
     // Tokio's mutex: its critical section is a whole restart, which awaits.
-    reconnect: tokio::sync::Mutex<Restarts>,
+    restart_lock: tokio::sync::Mutex<Restarts>,
     /// The process that the restart under way ends or starts.
     restarting_process: Mutex<Option<ServerProcess>>,
     closed: CancellationToken,
@@ -253,7 +253,7 @@ impl Session {
             name: config.name.clone(),
             settings: Mutex::new(Settings::new(config, connect_context, &closed)),
             slot,
-            reconnect: tokio::sync::Mutex::new(restarts),
+            restart_lock: tokio::sync::Mutex::new(restarts),
             restarting_process: Mutex::default(),
             closed,
             settled: Notify::new(),
@@ -333,7 +333,7 @@ impl Session {
         let _ending = self.counters.ending();
         let connection = self.shut();
         // A restart under way is cancelled; its process dies with its future.
-        let _ = tokio::time::timeout(ABANDON_LIMIT, self.reconnect.lock()).await;
+        let _ = tokio::time::timeout(ABANDON_LIMIT, self.restart_lock.lock()).await;
         self.renewals.end();
         match connection {
             Some(connection) => self.part(connection).await,

@@ -17,7 +17,7 @@ use crate::{
 
 /// Tries a request up to three times. It is over before the default timeout of a call, and an error says how often
 /// it was tried.
-pub(super) async fn ask<T, F>(request: impl FnMut(AttemptContext) -> F) -> Result<T, String>
+pub(super) async fn with_retries<T, F>(request: impl FnMut(AttemptContext) -> F) -> Result<T, String>
 where
     F: Future<Output = Result<T, Failure<String>>>,
 {

@@ -99,13 +99,13 @@ impl Session {
         Tool { name: tool, annotations: hints, .. }: &Tool,
         request: &OutgoingRequest<'_>,
     ) -> Result<RpcAnswer> {
-        let (mut sends, mut left) = (0, 0);
+        let (mut sends, mut may_have_run) = (0, 0);
         let (mut lost, mut read_again) = (None, false);
         let mut renewed = false;
         loop {
             let connection = match self.borrow().await {
                 Ok(connection) => connection,
-                Err(error) => return Err(self.not_resent_error(tool, left, lost, error)),
+                Err(error) => return Err(self.not_resent_error(tool, may_have_run, lost, error)),
             };
             let settings = self.settings();
             // The catalog hides what is denied, but an entry may come from another catalog, or from an older one:
@@ -120,7 +120,7 @@ impl Session {
                     list.into_iter().map(|known| renames.shown(&known.name)).collect()
                 });
                 let error = Error::no_tool(self.name(), tool, known, &denied);
-                return Err(self.not_resent_error(tool, left, lost, error));
+                return Err(self.not_resent_error(tool, may_have_run, lost, error));
             };
             sends += 1;
             let sending = self.send(&settings, &connection, tool, known, request);
@@ -135,28 +135,35 @@ impl Session {
                 Err(CallFailure::SessionEnded { why }) => {
                     // It has not run.
                     sends -= 1;
-                    let is_new = std::mem::replace(&mut renewed, true);
-                    let again = if is_new { Ok(false) } else { self.renew_session(&connection, &why).await };
+                    let already_renewed = std::mem::replace(&mut renewed, true);
+                    let again =
+                        if already_renewed { Ok(false) } else { self.renew_session(&connection, &why).await };
                     match again {
                         Ok(true) => continue,
                         Ok(false) => {
                             self.renewals.failed();
                             let error = self.refusal(tool, 0, &format!("{why}; it was not run"));
-                            return Err(self.not_resent_error(tool, left, lost, error));
+                            return Err(self.not_resent_error(tool, may_have_run, lost, error));
                         }
-                        Err(Error::Cancelled) if left == 0 => return Err(Error::Cancelled),
+                        Err(Error::Cancelled) if may_have_run == 0 => return Err(Error::Cancelled),
                         Err(error) => {
-                            return Err(self.lost_call(tool, left, why, &connection.health, Some(error)));
+                            return Err(self.lost_call(
+                                tool,
+                                may_have_run,
+                                why,
+                                &connection.health,
+                                Some(error),
+                            ));
                         }
                     }
                 }
                 Err(CallFailure::Unknown { why }) => {
-                    left += 1;
+                    may_have_run += 1;
                     if sends < MAX_SENDS && may_repeat(settings.config.retry_calls, *hints) {
                         lost = Some((why, connection.health));
                         continue;
                     }
-                    return Err(self.unknown_outcome(tool, left, why).into());
+                    return Err(self.unknown_outcome(tool, may_have_run, why).into());
                 }
                 Err(CallFailure::HeaderMismatch(answer)) => {
                     let tools = &connection.tools;
@@ -170,14 +177,16 @@ impl Session {
                 }
                 Err(CallFailure::Session { never_left, why }) => (never_left, why),
             };
-            left += u32::from(!never_left);
+            may_have_run += u32::from(!never_left);
             // The caller who lost a call brings the server back, for itself or for the next one.
             let restarted = Box::pin(self.restart(connection.generation, None)).await;
             let again = sends < MAX_SENDS && (never_left || may_repeat(settings.config.retry_calls, *hints));
             match restarted {
                 Ok(()) if again => lost = Some((why, connection.health)),
-                Err(Error::Cancelled) if left == 0 => return Err(Error::Cancelled),
-                outcome => return Err(self.lost_call(tool, left, why, &connection.health, outcome.err())),
+                Err(Error::Cancelled) if may_have_run == 0 => return Err(Error::Cancelled),
+                outcome => {
+                    return Err(self.lost_call(tool, may_have_run, why, &connection.health, outcome.err()));
+                }
             }
         }
     }
@@ -299,7 +308,7 @@ async fn silence(health: &Health, call: &AwaitedCall<'_>, endless: bool) -> Sile
         "`call_timeout`, or give the tool its own in `tools.timeout`"
     };
     let help = format!("if it needs that long, raise {key}");
-    Silence { causes, stderr_tail: health.last_words().await, help }
+    Silence { causes, stderr_tail: health.stderr_tail().await, help }
 }
 
 impl From<NoReply> for CallFailure {

@@ -17,8 +17,8 @@ impl Session {
     }
 
     /// A remote server gave no answer to a request that it may have carried out. The session goes on.
-    pub(super) fn unknown_outcome(&self, asked: &str, left: u32, why: String) -> ServerError {
-        let mut error = self.lost(format!("gave no answer to `{asked}` ({})", outcome(left)));
+    pub(super) fn unknown_outcome(&self, asked: &str, may_have_run: u32, why: String) -> ServerError {
+        let mut error = self.lost(format!("gave no answer to `{asked}` ({})", outcome(may_have_run)));
         error.code = ErrorCode::OutcomeUnknown;
         error.causes.push(why);
         error.causes.push("the session goes on".to_owned());
@@ -44,7 +44,7 @@ impl Session {
         let mut error = self.lost(format!("gave an answer to `{tool}` that cannot be used"));
         error.code = ErrorCode::ProtocolMismatch;
         error.causes.push(why.to_owned());
-        error.stderr_tail = health.last_words().await;
+        error.stderr_tail = health.stderr_tail().await;
         error.help = Some("the tool has run: ask it for less, or look for a newer version of it".to_owned());
         error.into()
     }
@@ -54,12 +54,14 @@ impl Session {
     pub(super) fn not_resent_error(
         &self,
         tool: &str,
-        left: u32,
+        may_have_run: u32,
         lost: Option<(String, Health)>,
         error: Error,
     ) -> Error {
         match lost {
-            Some((why, health)) if left > 0 => self.lost_call(tool, left, why, &health, Some(error)),
+            Some((why, health)) if may_have_run > 0 => {
+                self.lost_call(tool, may_have_run, why, &health, Some(error))
+            }
             _ => error,
         }
     }
@@ -68,29 +70,29 @@ impl Session {
     pub(super) fn lost_call(
         &self,
         tool: &str,
-        left: u32,
+        may_have_run: u32,
         why: String,
         health: &Health,
         restart: Option<Error>,
     ) -> Error {
-        let mut error = self.lost_request(tool, left, why, health, restart);
-        if left > 0 && error.help.is_none() {
+        let mut error = self.lost_request(tool, may_have_run, why, health, restart);
+        if may_have_run > 0 && error.help.is_none() {
             error.help = Some(MAY_RUN_TWICE.to_owned());
         }
         error.into()
     }
 
-    /// The error of a request that is not sent again. `left` counts the times that it may have reached the server. `restart`
-    /// is why the server is not there again: [`Error::Cancelled`] if it was stopped.
+    /// The error of a request that is not sent again. `may_have_run` counts the times that it may have reached the server.
+    /// `restart` is why the server is not there again: [`Error::Cancelled`] if it was stopped.
     pub(super) fn lost_request(
         &self,
         asked: &str,
-        left: u32,
+        may_have_run: u32,
         why: String,
         health: &Health,
         restart: Option<Error>,
     ) -> ServerError {
-        let outcome = outcome(left);
+        let outcome = outcome(may_have_run);
         let stopped = matches!(restart, Some(Error::Cancelled));
         let end = if stopped && health.death().is_none() { "stopped" } else { "lost" };
         let mut error = self.lost(format!("was {end} during `{asked}` ({outcome})"));
@@ -125,9 +127,10 @@ impl Session {
     }
 }
 
-/// Describes the outcome of a request without an answer; `left` counts the times that it may have reached the server.
-fn outcome(left: u32) -> String {
-    match left {
+/// Describes the outcome of a request without an answer; `may_have_run` counts the times that it may have reached the
+/// server.
+fn outcome(may_have_run: u32) -> String {
+    match may_have_run {
         0 => "it was not run".to_owned(),
         1 => "outcome unknown, it was sent once and may have run".to_owned(),
         times => format!("outcome unknown, it was sent {times} times and may have run each time"),

@@ -61,7 +61,7 @@ impl Session {
     }
 
     async fn forward_question(&self, request: &OutgoingRequest<'_>) -> Result<RpcAnswer> {
-        let (mut again, mut left, mut renewed) = (true, 0, false);
+        let (mut again, mut may_have_run, mut renewed) = (true, 0, false);
         loop {
             let connection = self.borrow().await?;
             let config = &self.settings().config;
@@ -78,35 +78,37 @@ impl Session {
                 }
                 NoReply::Refused(refused) => self.refused_by_status(request.method, refused),
                 NoReply::SessionEnded(why) => {
-                    let is_new = std::mem::replace(&mut renewed, true);
-                    let again = if is_new { Ok(false) } else { self.renew_session(&connection, &why).await };
+                    let already_renewed = std::mem::replace(&mut renewed, true);
+                    let again =
+                        if already_renewed { Ok(false) } else { self.renew_session(&connection, &why).await };
                     match again {
                         Ok(true) => continue,
                         Ok(false) => self.refused_by_status(request.method, Refusal { status: 0, why }),
                         Err(Error::Cancelled) => return Err(Error::Cancelled),
                         Err(error) => {
                             let (asked, health) = (request.method, &connection.health);
-                            self.lost_request(asked, left, why, health, Some(error)).into()
+                            self.lost_request(asked, may_have_run, why, health, Some(error)).into()
                         }
                     }
                 }
                 NoReply::Unknown(why) => {
-                    left += 1;
+                    may_have_run += 1;
                     if REPEATABLE.contains(&request.method) && std::mem::take(&mut again) {
                         continue;
                     }
-                    self.unknown_outcome(request.method, left, why).into()
+                    self.unknown_outcome(request.method, may_have_run, why).into()
                 }
                 none => {
                     let restarted = Box::pin(self.restart(connection.generation, None)).await;
                     let CallFailure::Session { never_left, why } = none.into() else { continue };
-                    left += u32::from(!never_left);
+                    may_have_run += u32::from(!never_left);
                     let repeatable = never_left || REPEATABLE.contains(&request.method);
                     if repeatable && std::mem::take(&mut again) {
                         restarted?;
                         continue;
                     }
-                    self.lost_request(request.method, left, why, &connection.health, restarted.err()).into()
+                    self.lost_request(request.method, may_have_run, why, &connection.health, restarted.err())
+                        .into()
                 }
             };
             self.secrets().hide_error(&mut error);

@@ -88,7 +88,7 @@ impl Session {
         let restart_reason =
             RestartReason { what: format!("was restarted {why}"), asked: true, is_renewal: false };
         let work = Box::pin(async {
-            let mut restarts = self.reconnect.lock().await;
+            let mut restarts = self.restart_lock.lock().await;
             // A new beginning: another configuration may be another program.
             *restarts = Restarts::default();
             let generation = match &*self.slot.state() {

@@ -85,7 +85,7 @@ impl Fetch {
                 failure(format!("cannot reach {}: {cause}: check the address", host(url)), true, None)
             }
         };
-        web::ask(async |attempt| {
+        web::with_retries(async |attempt| {
             let client = self.client(url).map_err(|why| failure(why, false, None))?;
             let asking = async {
                 let answer = ask(client, url, language).await.map_err(|error| lost(&error))?;

@@ -46,7 +46,7 @@ impl Search {
         if !engine_request.parameters.is_empty() {
             url.query_pairs_mut().extend_pairs(&engine_request.parameters);
         }
-        let asked = web::ask(async |attempt| {
+        let asked = web::with_retries(async |attempt| {
             let limit = self.timeout.min(attempt.left);
             // It may have got as far as the engine.
             let late = |_| {

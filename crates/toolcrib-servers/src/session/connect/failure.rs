@@ -335,7 +335,7 @@ pub(in crate::session) async fn cause_of_lost_connection(
                 lost.code = code;
             }
         }
-        lost.stderr_tail = health.last_words().await;
+        lost.stderr_tail = health.stderr_tail().await;
     }
     lost.causes.extend(health.oddities());
     let of_junk = || (lost.code == ErrorCode::StdoutGarbage).then(|| health.junk_help().to_owned());

@@ -286,7 +286,7 @@ impl Health {
     }
 
     /// The last lines of the server's stderr, which may arrive a moment after what it wrote to stdout.
-    pub(in crate::session) async fn last_words(&self) -> Vec<String> {
+    pub(in crate::session) async fn stderr_tail(&self) -> Vec<String> {
         let Some(stderr) = &self.0.stderr else { return Vec::new() };
         stderr.settled(STDERR_LAG).await;
         stderr.lines()

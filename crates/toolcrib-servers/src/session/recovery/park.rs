@@ -180,7 +180,7 @@ impl Session {
     /// Stops the server of `generation`, unless it was replaced or called meanwhile. Who calls it from here on waits
     /// until it is gone and starts it anew.
     pub(super) async fn park(&self, generation: u64) {
-        let _alone = self.reconnect.lock().await;
+        let _alone = self.restart_lock.lock().await;
         let claim = self.slot.claim(generation, |state| match state {
             // A call counts itself before it looks here.
             State::Ready { connection, .. } if self.counters.in_flight() == 0 => {

@@ -57,7 +57,7 @@ impl Session {
             let settings = self.settings();
             // Boxed: a restart is rare and its future large, and every call would carry it along.
             let work: BoxFuture<'_, _> = Box::pin(async {
-                let mut restarts = self.reconnect.lock().await;
+                let mut restarts = self.restart_lock.lock().await;
                 let hints = StartHints::default();
                 self.restart_alone(dead, restart_reason.clone(), &mut restarts, hints).await
             });
@@ -185,12 +185,13 @@ impl Session {
     ) -> ServerError {
         let Connection { link, process, health, .. } = connection;
         let asked = restart_reason.as_ref().is_some_and(|restart_reason| restart_reason.asked);
-        let goes_on = restart_reason.as_ref().is_none_or(|restart_reason| restart_reason.is_renewal);
+        let keep_for_its_calls =
+            restart_reason.as_ref().is_none_or(|restart_reason| restart_reason.is_renewal);
         let cause = match restart_reason {
             // It stands, and the server's own words are all that is to be added.
             Some(restart_reason) => {
                 let mut cause = self.lost(restart_reason.what);
-                cause.stderr_tail = health.last_words().await;
+                cause.stderr_tail = health.stderr_tail().await;
                 cause
             }
             None => {
@@ -217,8 +218,8 @@ impl Session {
             self.track_process(None);
         }
         match link {
-            // What was sent on it may still be answered.
-            link if goes_on => self.renewals.keep(link),
+            // Only remote connections with calls under way are kept.
+            link if keep_for_its_calls => self.renewals.keep(link),
             link => drop(link),
         }
         cause
