@@ -130,7 +130,7 @@ impl Agent {
         }
     }
 
-    /// The same agent on other tools: those of a [`Loan`](toolcrib_servers::Loan), say.
+    /// Returns the same agent on other tools: those of a [`Loan`](toolcrib_servers::Loan), say.
     #[must_use]
     pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
         Self { toolbox, ..self.clone() }

@@ -33,7 +33,7 @@ pub struct StartOptions {
     pub(super) cancel: Option<CancellationToken>,
     pub(super) task: Option<Arc<TaskValues>>,
     pub(super) client: ClientSide,
-    /// The same as [`Config::follow_stderr`](toolcrib_core::Config::follow_stderr).
+    /// Has the effect of [`Config::follow_stderr`](toolcrib_core::Config::follow_stderr).
     pub(super) follow_stderr: bool,
     #[cfg(feature = "http")]
     pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,

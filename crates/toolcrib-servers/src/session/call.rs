@@ -43,7 +43,7 @@ pub(super) struct ConnectionHandle {
     pub(super) tools: Arc<ToolList>,
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 pub(super) enum CallFailure {
     /// The session broke. `never_left` if the request provably stayed here.
     Session { never_left: bool, why: String },

@@ -16,7 +16,7 @@ const ABOUT: [&str; 7] =
 /// The members of a block of text that say no more than its text.
 const TEXT_MEMBERS: [&str; 4] = ["type", "text", "annotations", "_meta"];
 
-/// Why an answer without an error is no result, in words that continue "it was refused:".
+/// The reason why an answer without an error is no result, in words that continue "it was refused:".
 const NEEDS_INPUT: &str = "it asks for input that only an interactive client can give";
 const IS_TASK: &str = "it answered with a background task, which was not asked for";
 

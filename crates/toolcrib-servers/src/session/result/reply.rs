@@ -1,4 +1,4 @@
-//! Why a request has no reply, and the time that it may take.
+//! Reasons why a request has no reply, and the time that it may take.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::process::WriteError;
 
-/// Why a request has no reply.
+/// The reason why a request has no reply.
 pub(in crate::session) enum NoReply {
     /// The connection had ended before.
     NotSent,

@@ -36,7 +36,7 @@ use crate::{
 
 /// The way of messages to one server.
 pub(in crate::session) trait Wire: Send + Sync + Sized + 'static {
-    /// Why a request has no answer.
+    /// The reason why a request has no answer.
     type Failure: Send;
     /// The rest of the sending of a request, beside the wait for its answer. It ends with the sending, or in a failure.
     type Sending<'a>: Future<Output = Result<(), Self::Failure>> + Send + Unpin
@@ -89,7 +89,7 @@ pub(in crate::session) trait Wire: Send + Sync + Sized + 'static {
     fn failure(&self, id: i64, course: &RequestProgress, why: Unanswered) -> Self::Failure;
 }
 
-/// Why a request has no answer, whichever the wire is.
+/// The reason why a request has no answer, on either wire.
 pub(in crate::session) enum Unanswered {
     /// The connection had ended before.
     NotSent,
