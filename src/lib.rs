@@ -96,8 +96,11 @@ pub mod blocking;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli_support;
+// What the command line is made of, and stays free to change.
 #[cfg(feature = "daemon")]
+#[doc(hidden)]
 pub mod daemon;
+#[doc(hidden)]
 pub mod doctor;
 #[cfg(all(
     any(fuzzing, test),
@@ -109,6 +112,7 @@ pub mod doctor;
 #[doc(hidden)]
 pub mod fuzz;
 #[cfg(feature = "install")]
+#[doc(hidden)]
 pub mod install;
 #[cfg(feature = "watch")]
 pub mod watch;
@@ -122,8 +126,11 @@ use toolcrib_gateway::metrics;
 #[cfg(feature = "agents")]
 use toolcrib_runs::agent;
 #[cfg(feature = "agents")]
+#[doc(hidden)]
+pub use toolcrib_runs::run_files;
+#[cfg(feature = "agents")]
 #[doc(inline)]
-pub use toolcrib_runs::{crew, export, recording, report, run, run_files, view};
+pub use toolcrib_runs::{crew, export, recording, report, run, view};
 
 #[cfg(feature = "nats")]
 use toolcrib_workers::nats;
@@ -139,7 +146,7 @@ pub use toolcrib_models::llm;
 use toolcrib_servers::builtin;
 use toolcrib_servers::launch;
 #[cfg(feature = "daemon")]
-#[doc(inline)]
+#[doc(hidden)]
 pub use toolcrib_servers::trust;
 #[doc(inline)]
 pub use toolcrib_servers::{catalog, manager, process, session, start};

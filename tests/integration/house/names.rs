@@ -67,7 +67,9 @@ fn modules(root: &str) -> Vec<(&str, String)> {
         found.extend(module.filter(|_| before != "#[doc(hidden)]").map(|module| (module, "src".to_owned())));
         before = line;
     }
-    for tree in root.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next()) {
+    let parts: Vec<&str> = root.split("\npub use ").collect();
+    for pair in parts.windows(2).filter(|pair| !pair[0].ends_with("#[doc(hidden)]")) {
+        let tree = pair[1].split(';').next().unwrap_or_default();
         let Some((name, modules)) = crate_of(tree) else { continue };
         let folder = format!("crates/{}/src", name.replace('_', "-"));
         found.extend(modules.into_iter().map(|module| (module, folder.clone())));
@@ -110,7 +112,7 @@ fn public_names_are_listed() {
 }
 
 /// Enums that crates of this workspace match in full, as the compiler lets no other crate match an open one.
-const MATCHED: [&str; 19] = [
+const MATCHED: [&str; 18] = [
     "AnswerForm",
     "Endpoint",
     "Finish",
@@ -125,7 +127,6 @@ const MATCHED: [&str; 19] = [
     "Outcome",
     "RetryCalls",
     "Scope",
-    "Standing",
     "Target",
     "ToolChoice",
     "ToolProtocol",
