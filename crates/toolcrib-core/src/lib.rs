@@ -20,6 +20,10 @@ pub mod json_rpc;
 pub mod large;
 #[doc(hidden)]
 pub mod limit;
+#[doc(hidden)]
+pub mod package;
+#[doc(hidden)]
+pub mod record_folder;
 pub mod retry;
 #[doc(hidden)]
 pub mod style;

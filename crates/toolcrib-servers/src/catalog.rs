@@ -67,7 +67,7 @@ use self::{
     check::{SchemaCheck, Verdict},
     search::SearchIndex,
 };
-pub use crate::launch::{Ecosystem, Package};
+pub use crate::package::{Ecosystem, Package};
 use crate::{
     config::ArgumentCheck,
     error::{Comparisons, Error, ErrorCode, RemoteError, Result, nearest},

@@ -15,7 +15,6 @@
 
 mod caches;
 mod observe;
-mod package;
 mod record;
 mod runner;
 pub mod template;
@@ -30,17 +29,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::{
-    caches::Caches,
-    record::{Record, Store},
-};
-pub use self::{
-    package::{Ecosystem, Package},
-    runner::{Freshness, Runner},
-};
+pub use self::runner::{Freshness, Runner};
+use self::{caches::Caches, record::Record};
 use crate::{
     config::{Secrets, StdioConfig},
+    package::{self, Package},
     process::find_program,
+    record_folder::RecordFolder,
 };
 
 /// How a server behind a package runner was started.
@@ -68,7 +63,7 @@ pub struct LaunchReport {
 #[derive(Clone, Debug)]
 pub struct Launcher {
     caches: Option<Caches>,
-    store: Option<Store>,
+    records: Option<RecordFolder>,
 }
 
 /// A process that a runner was started as.
@@ -85,7 +80,7 @@ pub(crate) struct Launch {
     runner: Runner,
     program: PathBuf,
     began: SystemTime,
-    store: Store,
+    records: RecordFolder,
     key: String,
     known: Option<Record>,
 }
@@ -101,7 +96,10 @@ impl LaunchReport {
 impl Launcher {
     /// Keeps resolutions in `launch` below `cache`; without a folder, none.
     pub fn new(cache: Option<&Path>) -> Self {
-        Self { caches: cache.map(Caches::new), store: cache.map(|cache| Store::new(cache.join("launch"))) }
+        Self {
+            caches: cache.map(Caches::new),
+            records: cache.map(|cache| RecordFolder::new(cache.join("launch"))),
+        }
     }
 
     /// `spec` with its interpreter let keep what it compiles. `None` where it cannot or may not.
@@ -111,18 +109,18 @@ impl Launcher {
 
     /// Whether `spec` may be started without its runner at all. Looks at no file.
     pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
-        self.store.is_some() && replaceable_runner(spec).is_some()
+        self.records.is_some() && replaceable_runner(spec).is_some()
     }
 
     /// The launch of `spec`, whose `program` was looked up already, with the record of it if there is one. `None`: it is no
     /// runner, or is to be left to its runner. Reads a file and looks at some dozen others.
     pub(crate) fn plan(&self, spec: &StdioConfig, program: &Path) -> Option<Launch> {
         let runner = replaceable_runner(spec)?;
-        let store = self.store.clone()?;
+        let records = self.records.clone()?;
         let key = record::key(spec, program);
         let known =
-            store.load::<Record>(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
-        Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), store, key, known })
+            records.load::<Record>(&key).filter(|record| record.holds(runner.freshness, SystemTime::now()));
+        Some(Launch { runner, program: program.to_owned(), began: SystemTime::now(), records, key, known })
     }
 
     /// `configured` as it is started if nothing prevents that: with its caches, and without its runner. Looks at files. `None`: only
@@ -156,8 +154,8 @@ impl Launcher {
 
     /// Drops what is known of `spec`: the next start goes through the runner.
     pub fn forget(&self, spec: &StdioConfig, program: &Path) {
-        if let Some(store) = &self.store {
-            store.remove(&record::key(self.with_caches(spec).as_ref().unwrap_or(spec), program));
+        if let Some(records) = &self.records {
+            records.remove(&record::key(self.with_caches(spec).as_ref().unwrap_or(spec), program));
         }
     }
 }
@@ -191,7 +189,7 @@ impl Launch {
 
     /// The program did not come up without its runner.
     pub(crate) fn forget(&self) {
-        self.store.remove(&self.key);
+        self.records.remove(&self.key);
     }
 
     /// Looks at what the runner, which is `live`, has started, and keeps it, without any of `secrets`. The server must
@@ -220,12 +218,12 @@ impl Launch {
                 record.runner_time = Some(took).filter(|_| !report.installed);
                 report.runner_time = record.runner_time;
                 report.program = Some(record.words());
-                if let Err(error) = self.store.save(&self.key, &record) {
+                if let Err(error) = self.records.save(&self.key, &record) {
                     report.doubt = Some(format!("the resolution could not be saved: {error}"));
                 }
             }
             Err(doubt) => {
-                self.store.remove(&self.key);
+                self.records.remove(&self.key);
                 report.doubt = Some(doubt);
             }
         }

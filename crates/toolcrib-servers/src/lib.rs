@@ -30,8 +30,8 @@ pub mod start;
 pub mod trust;
 
 use toolcrib_core::{
-    background, bounded, cancel, config, duration, error, json_rpc, large, limit, retry, task, text, tool,
-    trace,
+    background, bounded, cancel, config, duration, error, json_rpc, large, limit, package, record_folder,
+    retry, task, text, tool, trace,
 };
 #[cfg(feature = "http")]
 use toolcrib_net::{http, oauth};

@@ -27,7 +27,7 @@ use crate::{
     bounded,
     config::{Config, Secrets},
     error::{Error, Result},
-    launch::Package,
+    package::Package,
     text::hex,
     tool::{ServerName, Tool, canonical},
 };

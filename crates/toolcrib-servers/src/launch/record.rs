@@ -1,7 +1,6 @@
 //! The record of one resolution: the program and all that its start needs, and the proof that the record still holds.
 
 mod proof;
-mod store;
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use self::proof::Proof;
-pub(super) use self::store::Store;
 use super::{Freshness, Runner, observe::ObservedProcess};
 use crate::{
     config::{Secrets, StdioConfig, secret_name},

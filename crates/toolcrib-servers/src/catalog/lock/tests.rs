@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Map;
 
 use super::*;
-use crate::{launch::Ecosystem, tool::is_unseen};
+use crate::{package::Ecosystem, tool::is_unseen};
 
 fn tool(name: &str, description: &str, schema: &str) -> Tool {
     Tool::new(name, description, serde_json::from_str(schema).unwrap())

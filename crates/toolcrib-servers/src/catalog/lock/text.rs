@@ -1,7 +1,7 @@
 //! The text of a lockfile: one form only, and safe to read.
 
 use super::{LockFile, LockedList, LockedTool, SCHEMA, ToolText};
-use crate::{catalog::ServerSoftware, launch::Package, tool::is_unseen};
+use crate::{catalog::ServerSoftware, package::Package, tool::is_unseen};
 
 const HEAD: &str = "# The tools of each server as they were reviewed: `toolcrib lock` writes this file, `toolcrib lock --diff`
 # compares, and `--locked` refuses servers that offer anything else or come from another version of their package.

@@ -1,7 +1,7 @@
 //! Tests records: what they contain, what they leave out, and when they are valid.
 
 use super::*;
-use crate::launch::record::store::Store;
+use crate::record_folder::RecordFolder;
 
 /// A Python environment with one program, as uv makes it, and a runner.
 struct House {
@@ -128,22 +128,22 @@ fn damaged_or_shared_record_files_are_ignored() {
     use std::os::unix::fs::PermissionsExt;
     let house = House::new();
     let record = house.record(house.seen()).unwrap();
-    let store = Store::new(house.path("cache/launch"));
-    assert_eq!(store.load::<Record>("one"), None);
-    store.save("one", &record).unwrap();
-    assert_eq!(store.load::<Record>("one").as_ref(), Some(&record));
+    let records = RecordFolder::new(house.path("cache/launch"));
+    assert_eq!(records.load::<Record>("one"), None);
+    records.save("one", &record).unwrap();
+    assert_eq!(records.load::<Record>("one").as_ref(), Some(&record));
     let file = house.path("cache/launch/one.json");
     let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     mode(0o666);
-    assert_eq!(store.load::<Record>("one"), None, "anybody could have written it");
+    assert_eq!(records.load::<Record>("one"), None, "anybody could have written it");
     mode(0o600);
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
-    assert_eq!(store.load::<Record>("one"), None, "half of it");
-    store.save("one", &record).unwrap();
-    store.remove("one");
-    assert_eq!(store.load::<Record>("one"), None);
+    assert_eq!(records.load::<Record>("one"), None, "half of it");
+    records.save("one", &record).unwrap();
+    records.remove("one");
+    assert_eq!(records.load::<Record>("one"), None);
     assert_eq!(std::fs::read_dir(house.path("cache/launch")).unwrap().count(), 0, "no drafts stay");
 }
 

@@ -20,7 +20,7 @@ pub(super) use self::fingerprint::Difference;
 pub use self::fingerprint::{Fingerprint, ToolPrint};
 pub(super) use self::identity::{Identities, Identity};
 use super::{cut_bytes, python::Entry};
-use crate::{config::Secrets, launch::record::Store};
+use crate::{config::Secrets, record_folder::RecordFolder};
 
 /// Version of the form of records.
 const SCHEMA: u32 = 1;
@@ -145,7 +145,7 @@ struct MemoryRecord {
 /// Where proofs are kept: in a folder, else in memory. A cheap handle.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Proofs {
-    store: Option<Store>,
+    records: Option<RecordFolder>,
     memory: Arc<Mutex<BTreeMap<String, Proof>>>,
 }
 
@@ -256,8 +256,8 @@ fn now() -> u64 {
 impl Proofs {
     /// Keeps them in `template` below `cache`. Without a folder they are known until the end of this value.
     pub(super) fn new(cache: Option<&Path>) -> Self {
-        let store = cache.map(|cache| Store::new(cache.join("template")));
-        Self { store, memory: Arc::default() }
+        let records = cache.map(|cache| RecordFolder::new(cache.join("template")));
+        Self { records, memory: Arc::default() }
     }
 
     /// Reads a file or two.
@@ -281,15 +281,15 @@ impl Proofs {
             self.put(shared, &identity.words, elsewhere);
         }
         self.put(&identity.key, &identity.words, proof);
-        if let Some(store) = &self.store {
-            store.remove_older(MAX_AGE);
+        if let Some(records) = &self.records {
+            records.remove_older(MAX_AGE);
         }
     }
 
     fn at(&self, key: &str) -> Option<Proof> {
-        match &self.store {
-            Some(store) => {
-                let record = store.load::<ProofRecord>(key).filter(|record| record.schema == SCHEMA);
+        match &self.records {
+            Some(records) => {
+                let record = records.load::<ProofRecord>(key).filter(|record| record.schema == SCHEMA);
                 record.map(|record| record.proof)
             }
             None => self.memory().get(key).cloned(),
@@ -297,13 +297,13 @@ impl Proofs {
     }
 
     fn put(&self, key: &str, words: &str, proof: Proof) {
-        match &self.store {
+        match &self.records {
             None if proof == Proof::Unknown => drop(self.memory().remove(key)),
             None => drop(self.memory().insert(key.to_owned(), proof)),
-            Some(store) if proof == Proof::Unknown => store.remove(key),
-            Some(store) => {
+            Some(records) if proof == Proof::Unknown => records.remove(key),
+            Some(records) => {
                 let record = ProofRecord { schema: SCHEMA, of: words.to_owned(), proof };
-                if let Err(error) = store.save(key, &record) {
+                if let Err(error) = records.save(key, &record) {
                     tracing::debug!(of = %words, %error, "what is known of its forks could not be saved");
                 }
             }
@@ -312,7 +312,8 @@ impl Proofs {
 
     /// The stored facts about the template with this key. Reads a file.
     pub(super) fn memory_of(&self, key: &str) -> Memory {
-        let record = self.store.as_ref().and_then(|store| store.load::<MemoryRecord>(&of_template(key)));
+        let record =
+            self.records.as_ref().and_then(|records| records.load::<MemoryRecord>(&of_template(key)));
         let record = record.filter(|record| record.schema == SCHEMA && record.avoid.len() <= MAX_AVOID);
         let Some(MemoryRecord { ready_ms, measured, avoid, proven, partial, .. }) = record else {
             return Memory::default();
@@ -323,19 +324,19 @@ impl Proofs {
 
     /// Writes a file.
     pub(super) fn remember(&self, key: &str, memory: Memory) {
-        let Some(store) = &self.store else { return };
+        let Some(records) = &self.records else { return };
         let ready_ms = memory.ready.map(|ready| u64::try_from(ready.as_millis()).unwrap_or(u64::MAX));
         let Memory { mut avoid, proven, mut partial, ready: _ } = memory;
         avoid.truncate(MAX_AVOID);
         partial.truncate(MAX_PARTIAL);
         let record = MemoryRecord { schema: SCHEMA, ready_ms, measured: now(), avoid, proven, partial };
         // It is only a help.
-        let _ = store.save(&of_template(key), &record);
+        let _ = records.save(&of_template(key), &record);
     }
 
     /// Where what is known of the server is kept. `None`: in memory.
     pub(super) fn file(&self, identity: &Identity) -> Option<PathBuf> {
-        Some(self.store.as_ref()?.file(&identity.key))
+        Some(self.records.as_ref()?.file(&identity.key))
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Proof>> {

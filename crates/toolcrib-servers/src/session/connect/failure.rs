@@ -14,7 +14,7 @@ use crate::{
     config::{Config, Secrets, ServerConfig, StopGrace},
     duration::rounded,
     error::{ErrorCode, Phase, ServerError, UnsetVariable, VARIABLES, diagnose, plain},
-    launch::Package,
+    package::Package,
     process::{Process, describe},
     tool::ServerName,
 };

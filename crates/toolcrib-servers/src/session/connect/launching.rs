@@ -13,7 +13,8 @@ use crate::session::{ConnectContext, Session, recovery::slot::State};
 use crate::{
     config::{Endpoint, ServerConfig, StdioConfig},
     error::Phase,
-    launch::{Launch, Launcher, Package, Runner, RunnerProcess},
+    launch::{Launch, Launcher, Runner, RunnerProcess},
+    package::Package,
     process::{Process, find_program},
 };
 

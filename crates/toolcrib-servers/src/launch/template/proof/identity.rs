@@ -14,7 +14,7 @@ use super::super::python::{Entry, PythonStart};
 use crate::{
     bounded,
     config::{Secrets, StdioConfig},
-    launch::package::{self, Package},
+    package::{self, Package},
     text::short_hex,
 };
 

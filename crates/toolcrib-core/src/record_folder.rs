@@ -1,4 +1,4 @@
-//! The folder of records: one small file each, private, replaced as a whole. Several processes may use it at once:
+//! Folders of records: one small file each, private, replaced as a whole. Several processes may use one at once:
 //! the last one to write wins, and what it wrote is as good as any other.
 
 use std::{
@@ -19,15 +19,16 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// A folder of records. Made when the first one is.
 #[derive(Debug, Clone)]
-pub(in crate::launch) struct Store(Arc<Path>);
+pub struct RecordFolder(Arc<Path>);
 
-impl Store {
-    pub(in crate::launch) fn new(folder: PathBuf) -> Self {
+impl RecordFolder {
+    /// Touches nothing.
+    pub fn new(folder: PathBuf) -> Self {
         Self(folder.into())
     }
 
-    /// `None` when there is none, or none that can be trusted and read.
-    pub(in crate::launch) fn load<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+    /// Reads a record. `None` when there is none, or none that can be trusted and read.
+    pub fn load<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         let file = bounded::open(&self.file(key)).ok()?;
         let about = file.metadata().ok()?;
         // It names programs to start: another user who could write it could start anything.
@@ -38,7 +39,8 @@ impl Store {
         serde_json::from_reader(io::BufReader::new(file.take(MAX_FILE))).ok()
     }
 
-    pub(in crate::launch) fn save(&self, key: &str, record: &impl Serialize) -> io::Result<()> {
+    /// Writes a record, in place of the one before it.
+    pub fn save(&self, key: &str, record: &impl Serialize) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let draft = self.0.join(format!("{key}.{:016x}", fastrand::u64(..)));
         let text = serde_json::to_vec(record)?;
@@ -50,20 +52,21 @@ impl Store {
         written
     }
 
-    pub(in crate::launch) fn remove(&self, key: &str) {
+    /// Removes a record.
+    pub fn remove(&self, key: &str) {
         // One that is not there is as good as removed.
         let _ = fs::remove_file(self.file(key));
     }
 
     /// Removes the records that nobody has written for so long, drafts included, and no other file.
-    pub(in crate::launch) fn remove_older(&self, age: Duration) {
+    pub fn remove_older(&self, age: Duration) {
         let is_old = |written: &SystemTime| written.elapsed().is_ok_and(|since| since > age);
         // What cannot be tidied up costs room alone.
         let _ = bounded::remove_oldest(&self.0, is_ours, |times| times.partition_point(is_old));
     }
 
     /// The file of a record.
-    pub(in crate::launch) fn file(&self, key: &str) -> PathBuf {
+    pub fn file(&self, key: &str) -> PathBuf {
         self.0.join(format!("{key}.json"))
     }
 }

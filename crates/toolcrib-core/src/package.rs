@@ -70,7 +70,7 @@ const NODE_VALUES: &[&str] =
 const PYTHON_VALUES: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 
 /// The package of `program`, started with `args` in `cwd`. `None`: it belongs to no package, or this is unknown.
-pub(super) fn of(program: &Path, args: &[String], cwd: &Path) -> Option<Package> {
+pub fn of(program: &Path, args: &[String], cwd: &Path) -> Option<Package> {
     match started(program, args, cwd)? {
         Started::Module(module) => pypi::of_module(program, module, cwd),
         Started::File(file) => {
