@@ -103,7 +103,8 @@ pub fn blocks(bytes: &[u8]) {
 pub fn records(bytes: &[u8]) {
     catalog::fuzz_list(bytes);
     launch::fuzz_record(bytes);
-    launch::template::fuzz_proof(bytes);
+    #[cfg(feature = "templates")]
+    toolcrib_servers::template::fuzz_proof(bytes);
     daemon::fuzz_frame(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         catalog::fuzz_lock(text);

@@ -155,7 +155,7 @@ pub use toolcrib_servers::{catalog, manager, process, session, start};
 #[doc(inline)]
 pub use toolcrib_net::{http, oauth};
 
-use toolcrib_core::{bounded, cancel, json_rpc, limit, text, trace};
+use toolcrib_core::{bounded, cancel, forking, json_rpc, limit, text, trace};
 #[doc(inline)]
 pub use toolcrib_core::{config, error, retry, task, tool};
 

@@ -3,12 +3,10 @@
 use super::Finding;
 use crate::{
     config::{Config, Endpoint, ServerEntry},
-    launch::{
-        Launcher,
-        template::{Forecast, Templates},
-    },
+    forking::Forecast,
+    launch::Launcher,
     process::{Supervisor, TeardownScope},
-    session,
+    session::{self, Templates},
     tool::ServerName,
 };
 

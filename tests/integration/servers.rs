@@ -3,7 +3,7 @@
 mod calls;
 mod faults;
 mod fetch;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "templates"))]
 mod forks;
 mod http;
 mod lines;
@@ -14,5 +14,5 @@ mod renames;
 mod search;
 mod shapes;
 mod template_program;
-#[cfg(guarded)]
+#[cfg(all(guarded, feature = "templates"))]
 mod templates;

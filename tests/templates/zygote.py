@@ -14,7 +14,7 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTS = os.path.join(HERE, "../../crates/toolcrib-servers/src/launch/template")
+PARTS = os.path.join(HERE, "../../crates/toolcrib-templates/src/template")
 CODE = "\n".join(open(os.path.join(PARTS, part + ".py")).read() for part in ("entries", "effects", "imports", "disk", "members", "request", "end", "template"))
 GUARD = ["python3", "-I", "-S", os.path.join(HERE, "guard.py")]
 LIMIT = 60.0

@@ -15,6 +15,8 @@ pub mod config;
 pub mod duration;
 pub mod error;
 #[doc(hidden)]
+pub mod forking;
+#[doc(hidden)]
 pub mod json_rpc;
 #[doc(hidden)]
 pub mod large;

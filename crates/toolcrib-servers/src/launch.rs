@@ -17,7 +17,6 @@ mod caches;
 mod observe;
 mod record;
 mod runner;
-pub mod template;
 
 pub use self::record::fuzz as fuzz_record;
 

@@ -9,6 +9,7 @@
     not(all(
         feature = "guard",
         feature = "sandbox",
+        feature = "templates",
         feature = "http",
         feature = "builtin",
         feature = "schema",
@@ -30,11 +31,14 @@ pub mod start;
 pub mod trust;
 
 use toolcrib_core::{
-    background, bounded, cancel, config, duration, error, json_rpc, large, limit, package, record_folder,
-    retry, task, text, tool, trace,
+    background, bounded, cancel, config, duration, error, forking, json_rpc, large, limit, package,
+    record_folder, retry, task, text, tool, trace,
 };
 #[cfg(feature = "http")]
 use toolcrib_net::{http, oauth};
+#[cfg(feature = "templates")]
+#[doc(hidden)]
+pub use toolcrib_templates::template;
 
 pub use catalog::{CatalogEntry, ToolCatalog};
 pub use manager::{Loan, Manager, StartOptions, Toolbox};

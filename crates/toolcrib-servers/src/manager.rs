@@ -62,7 +62,7 @@ pub use self::{
 };
 #[doc(hidden)]
 pub use self::{call_observer::CallObserver, loan::Lender};
-pub use crate::launch::template::{TemplateState, TemplateStatus};
+pub use crate::forking::{TemplateState, TemplateStatus};
 #[cfg(feature = "http")]
 use crate::oauth::Authorizations;
 use crate::{
@@ -70,10 +70,10 @@ use crate::{
     catalog::{CatalogCache, LockFile, ToolCatalog},
     config::{Config, Endpoint, Lifecycle, ServerConfig, ServerEntry},
     error::{Error, Result},
-    launch::{Launcher, template::Templates},
+    launch::Launcher,
     package::Package,
     process::{ProcessUsage, Supervisor, TeardownScope, reap_leftovers, usage_of_groups, usage_of_trees},
-    session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, WireListener},
+    session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, Templates, WireListener},
     start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
     tool::ToolResult,
 };

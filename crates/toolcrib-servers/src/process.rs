@@ -18,11 +18,12 @@
 //! }
 //! ```
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
+use toolcrib_guard::SpawnErrorKind;
 #[doc(hidden)]
 pub use toolcrib_guard::{
-    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, Template, describe,
+    ExitWatch, Pipes, Process, SpawnError, StderrTail, Stopped, Supervisor, describe,
     inspect::{
         Activity, ENVIRONMENT_MAX, activity, beginning, cpu_time, own_memory, usage_of_descendants,
         usage_of_groups, usage_of_trees,
@@ -35,7 +36,6 @@ pub use toolcrib_guard::{
     peer::{is_of_this_user, is_sandboxed},
     this_process::{Detached, leave_session},
 };
-use toolcrib_guard::{ProcessSpec, SpawnErrorKind};
 pub use toolcrib_guard::{StopOutcome, Support, TeardownScope, inspect::ProcessUsage, marks::Leftover};
 
 use crate::{
@@ -51,40 +51,14 @@ pub async fn spawn(
     grace: StopGrace,
     secrets: &Secrets,
 ) -> Result<(Process, Pipes), SpawnError> {
-    let mut spec = spec(config);
+    let mut spec = config.process_spec();
     spec.redact = Arc::new(secrets.clone());
     supervisor.spawn(&spec, grace).await.map_err(|error| explained(error, config))
 }
 
-/// Starts a template, which servers are forked from. `secrets` are hidden in what it writes to its standard error.
-pub(crate) async fn start_template(
-    config: &StdioConfig,
-    supervisor: &Supervisor,
-    secrets: &Secrets,
-) -> Result<Template, SpawnError> {
-    let mut spec = spec(config);
-    spec.redact = Arc::new(secrets.clone());
-    supervisor.start_template(&spec).await.map_err(|error| explained(error, config))
-}
-
-/// Starts a server like [`spawn`], but forks it from `template` within `limit`, with `name` in lists of processes. `config` has
-/// the command line that an ordinary start would show.
-#[doc(hidden)]
-pub async fn fork(
-    config: &StdioConfig,
-    supervisor: &Supervisor,
-    (template, name, limit): (&Template, &str, Duration),
-    grace: StopGrace,
-    secrets: &Secrets,
-) -> Result<(Process, Pipes), SpawnError> {
-    let mut spec = spec(config);
-    spec.redact = Arc::new(secrets.clone());
-    supervisor.spawn_from(template, &spec, name, limit, grace).await.map_err(|error| explained(error, config))
-}
-
 /// The path of the program: as given if it has a folder, else the first match in the server's own `PATH`.
 pub(crate) fn program_path(config: &StdioConfig) -> Result<PathBuf, SpawnError> {
-    toolcrib_guard::program_path(&spec(config)).map_err(|error| explained(error, config))
+    toolcrib_guard::program_path(&config.process_spec()).map_err(|error| explained(error, config))
 }
 
 /// The program that a server would be started with.
@@ -92,7 +66,7 @@ pub(crate) fn program_path(config: &StdioConfig) -> Result<PathBuf, SpawnError> 
 /// # Errors
 /// What is missing, and what to do about it.
 pub fn find_program(config: &StdioConfig) -> Result<PathBuf, Error> {
-    toolcrib_guard::find_program(&spec(config)).map_err(|error| input_error(error, config))
+    toolcrib_guard::find_program(&config.process_spec()).map_err(|error| input_error(error, config))
 }
 
 /// Whether the sandbox and the budgets of `config` can be held here, as far as looking tells. Starts and changes
@@ -101,15 +75,7 @@ pub fn find_program(config: &StdioConfig) -> Result<PathBuf, Error> {
 /// # Errors
 /// What cannot be held, and what to do about it: as its start would say.
 pub fn check_bounds(config: &StdioConfig, scope: &TeardownScope) -> Result<(), Error> {
-    toolcrib_guard::check_bounds(&spec(config), scope).map_err(|error| input_error(error, config))
-}
-
-fn spec(config: &StdioConfig) -> ProcessSpec {
-    let mut spec = ProcessSpec::new(&config.command, config.args.clone(), &config.cwd);
-    spec.env = config.env.clone();
-    spec.limits = config.limits;
-    spec.sandbox.clone_from(&config.sandbox);
-    spec
+    toolcrib_guard::check_bounds(&config.process_spec(), scope).map_err(|error| input_error(error, config))
 }
 
 /// Adds help that names what a user of toolcrib writes.

@@ -54,9 +54,9 @@ pub use self::{
 #[doc(hidden)]
 pub use self::{
     connect::{
-        ConnectContext, OnProcess, ServerHello, SpawnedProcess,
+        ConnectContext, OnProcess, ServerHello, SpawnedProcess, StartHints,
         handshake::Era,
-        templating::{StartHints, expect, forecast},
+        templating::{Templates, expect, forecast},
     },
     event::{SessionEvent, SessionObserver},
     forward::Forwarded,

@@ -11,12 +11,12 @@ use std::{
 const ROWS: [&[&str]; 19] = [
     // L0
     &["trace", "background", "bounded", "duration", "cancel", "large", "text", "style"],
-    &["tool", "retry", "limit", "json_rpc"],
+    &["tool", "retry", "limit", "json_rpc", "package", "record_folder"],
     &["error"],
     &["task"],
-    &["config"],
+    &["config", "forking"],
     // L1
-    &["process", "http", "trust"],
+    &["process", "http", "trust", "template"],
     &["launch", "builtin", "oauth"],
     // L2
     &["catalog"],
@@ -41,9 +41,10 @@ const LOWEST: usize = 5;
 
 /// Modules that use less than their row allows, and all that they use above L0: models know no servers, and what records the traffic
 /// of agents knows neither models nor servers.
-const SIDES: [(&str, &[&str]); 9] = [
+const SIDES: [(&str, &[&str]); 10] = [
     ("http", &[]),
     ("process", &[]),
+    ("template", &[]),
     ("trust", &[]),
     ("oauth", &["http"]),
     ("builtin", &["http"]),
@@ -54,10 +55,11 @@ const SIDES: [(&str, &[&str]); 9] = [
 ];
 
 /// The sources of the crates that these rows go through, from the top.
-pub(super) const CRATES: [&str; 8] = [
+pub(super) const CRATES: [&str; 9] = [
     "src",
     "crates/toolcrib-core/src",
     "crates/toolcrib-net/src",
+    "crates/toolcrib-templates/src",
     "crates/toolcrib-servers/src",
     "crates/toolcrib-models/src",
     "crates/toolcrib-runs/src",

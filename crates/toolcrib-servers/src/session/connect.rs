@@ -9,6 +9,7 @@ pub(super) mod handshake;
 pub(super) mod launching;
 mod phases;
 pub(super) mod sandbox_help;
+#[cfg_attr(not(feature = "templates"), path = "connect/templating_off.rs")]
 pub(super) mod templating;
 pub(super) mod tool_list;
 pub(super) mod tool_page;
@@ -29,7 +30,7 @@ use self::{
     failure::{Cause, Failure},
     handshake::{Agreement, Era, Refusal, negotiate},
     phases::PhaseClock,
-    templating::{Spawning, StartHints},
+    templating::{Counted, ForkPlan, Spawning, Templates},
     tool_list::{ReadList, ToolList, follow, tools_of},
 };
 use super::{
@@ -48,11 +49,9 @@ use crate::{
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
     error::Phase,
+    forking::StartTurn,
     json_rpc::RawObject,
-    launch::{
-        LaunchReport, Launcher,
-        template::{Counted, Planned, Templates},
-    },
+    launch::{LaunchReport, Launcher},
     process::{self, ExitWatch, Pipes, Process, Supervisor},
     task::PageExtractor,
     tool::ServerName,
@@ -121,6 +120,15 @@ impl ConnectContext {
     }
 }
 
+/// Hints that a start gets from the manager.
+#[derive(Clone, Copy, Default)]
+pub struct StartHints<'a> {
+    /// Duration of earlier starts of the server. `None`: it is not known.
+    pub takes: Option<Duration>,
+    /// Its turn among them.
+    pub turn: Option<&'a dyn StartTurn>,
+}
+
 /// The result of `initialize` or of `server/discover`, as the server wrote it.
 pub type ServerHello = Arc<RawObject>;
 
@@ -150,7 +158,7 @@ pub(super) struct Connection {
     /// Why not, if it could have been.
     pub(super) not_forked: Option<String>,
     /// How it could have been, and its place among the servers that could.
-    pub(super) planned: Option<(Arc<Planned>, Counted)>,
+    pub(super) planned: Option<(ForkPlan, Counted)>,
     /// Tasks that run beside the connection: the in-memory server if it is one, the check for stalls, and the update of the
     /// tool list.
     _tasks: Vec<AbortOnDropHandle<()>>,
@@ -202,12 +210,10 @@ async fn connect_as_configured(
     let of_task = connect_context.of_task(config)?;
     let (configured, config) = (config, of_task.as_deref().unwrap_or(config));
     let known = known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy));
-    if let Some(planned) = templating::plan(config, configured, connect_context, hints).await {
-        let connecting =
-            templating::connect(config, connect_context, list_check, known, on_process, planned, hints.turn);
-        // Its future is large, and most servers have no template.
-        let connecting: BoxFuture<'_, _> = Box::pin(connecting);
-        return connecting.await;
+    let forked =
+        templating::connect(config, configured, connect_context, list_check, known, on_process, hints);
+    if let Some(connected) = forked.await {
+        return connected;
     }
     let deadline = Instant::now() + config.startup_timeout;
     in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await

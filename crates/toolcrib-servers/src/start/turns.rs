@@ -216,7 +216,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{launch::template::StartTurn, session::SpawnedProcess};
+    use crate::{forking::StartTurn, session::SpawnedProcess};
 
     /// The order in which starts of these times (0: unknown) get their turns, each ending after the next began.
     async fn order(jobs: StartJobs, times: &[u64]) -> Vec<u64> {

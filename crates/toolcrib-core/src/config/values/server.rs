@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use toolcrib_guard::ProcessSpec;
 
 use crate::config::{
     DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames,
@@ -188,6 +189,16 @@ impl StdioConfig {
             inheritable: Names::new(Vec::new()),
             start_caches: true,
         }
+    }
+
+    /// How it is started, with nothing hidden in what it writes to its standard error.
+    #[doc(hidden)]
+    pub fn process_spec(&self) -> ProcessSpec {
+        let mut spec = ProcessSpec::new(&self.command, self.args.clone(), &self.cwd);
+        spec.env = self.env.clone();
+        spec.limits = self.limits;
+        spec.sandbox.clone_from(&self.sandbox);
+        spec
     }
 
     /// Whether the command is a path, and no name to be looked for in the folders of `PATH`.

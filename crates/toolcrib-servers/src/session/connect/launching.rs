@@ -2,12 +2,11 @@
 //! through it, with a look at what that was; and not at all if its package is not the one of the lockfile.
 
 use super::{
-    Connection, OnProcess,
+    Connection, OnProcess, StartHints,
     accept_tools::ToolListCheck,
     connect_as_configured,
     failure::{Cause, Failure, OtherPackage},
     handshake::Era,
-    templating::StartHints,
 };
 use crate::session::{ConnectContext, Session, recovery::slot::State};
 use crate::{

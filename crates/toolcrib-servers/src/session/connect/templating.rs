@@ -10,22 +10,22 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Connection, OnProcess, accept_tools::ToolListCheck, failure::Failure, handshake::Era, in_its_era, spawn,
+    Connection, OnProcess, StartHints, accept_tools::ToolListCheck, failure::Failure, handshake::Era,
+    in_its_era, spawn,
 };
 use crate::session::{ConnectContext, SessionEvent};
+pub(in crate::session) use crate::template::Counted;
+pub use crate::template::Templates;
 use crate::{
     config::{Endpoint, Scope, ServerConfig, StdioConfig, TemplatePackages},
-    launch::{
-        Launcher,
-        template::{
-            Counted, FORK_LIMIT, Fingerprint, Forecast, Planned, StartFacts, StartTurn, Templates, ToolPrint,
-            Verdict, Why,
-        },
-    },
+    forking::{Forecast, StartTurn},
+    launch::Launcher,
     process::{Pipes, Process},
+    template::{FORK_LIMIT, Fingerprint, Planned, StartFacts, ToolPrint, Verdict, Why},
     text::short_hex,
     trace,
 };
@@ -35,13 +35,24 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A start may wait for templates for its limit divided by this.
 const PATIENCE: u32 = 2;
 
-/// Hints that a start gets from the manager.
-#[derive(Clone, Copy, Default)]
-pub struct StartHints<'a> {
-    /// Duration of earlier starts of the server. `None`: it is not known.
-    pub takes: Option<Duration>,
-    /// Its place in the queue of starts.
-    pub turn: Option<&'a dyn StartTurn>,
+/// How a server could be forked. Clones share it.
+#[derive(Clone)]
+pub(in crate::session) struct ForkPlan(Arc<Planned>);
+
+impl ForkPlan {
+    /// The server, as a fork or not, has come up and ended in its first seconds: `how`, and that with more as the `reason`. Warns if that
+    /// was because of the fork. Writes a file.
+    pub(in crate::session) fn ended_early(
+        &self,
+        is_forked: bool,
+        (how, reason): (&str, &str),
+        config: &ServerConfig,
+        connect_context: &ConnectContext,
+    ) {
+        if let Verdict::Off(reason) = self.0.ended_early(is_forked, how, reason) {
+            warn(config, connect_context, &self.0, &reason);
+        }
+    }
 }
 
 /// How the process of one start is made.
@@ -137,7 +148,7 @@ async fn take_again(turn: Option<&dyn StartTurn>) -> Duration {
 }
 
 /// Returns how `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
-pub(super) async fn plan(
+async fn plan(
     config: &ServerConfig,
     configured: &ServerConfig,
     connect_context: &ConnectContext,
@@ -226,8 +237,33 @@ pub async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_contex
     let _ = tokio::task::spawn_blocking(looking).await;
 }
 
-/// Connects to `config`, forked as `planned` if that is quicker. Everything that was begun is ended before an error returns.
+/// Connects to `config`, forked if that is quicker. `configured` is the same before the values of a task were put in. `None`: it cannot
+/// be forked, and nothing was begun. Everything that was begun is ended before an error returns.
 pub(super) async fn connect(
+    config: &ServerConfig,
+    configured: &ServerConfig,
+    connect_context: &ConnectContext,
+    list_check: &ToolListCheck,
+    known: Option<Era>,
+    on_process: OnProcess<'_>,
+    hints: StartHints<'_>,
+) -> Option<Result<Connection, Failure>> {
+    let planned = plan(config, configured, connect_context, hints).await?;
+    // Its future is large, and most servers have no template.
+    let connecting: BoxFuture<'_, _> = Box::pin(connect_planned(
+        config,
+        connect_context,
+        list_check,
+        known,
+        on_process,
+        planned,
+        hints.turn,
+    ));
+    Some(connecting.await)
+}
+
+/// Connects to `config`, forked as `planned` if that is quicker. Everything that was begun is ended before an error returns.
+async fn connect_planned(
     config: &ServerConfig,
     connect_context: &ConnectContext,
     list_check: &ToolListCheck,
@@ -250,7 +286,7 @@ pub(super) async fn connect(
             match compared {
                 Ok(Ok(())) => {
                     connection.is_forked = true;
-                    connection.planned = Some((planned.clone(), planned.live()));
+                    connection.planned = Some((ForkPlan(planned.clone()), planned.live()));
                     return Ok(connection);
                 }
                 // The ordinary start says whether it differs because it is a fork.
@@ -307,17 +343,12 @@ async fn ordinary(
         Ok(Verdict::Nothing) | Err(_) => {}
     }
     connection.not_forked = why.as_ref().map(ToString::to_string);
-    connection.planned = Some((planned.clone(), planned.live()));
+    connection.planned = Some((ForkPlan(planned.clone()), planned.live()));
     connection
 }
 
 /// Says that a fork was not what an ordinary start is, for the reason `why`.
-pub(in crate::session) fn warn(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    planned: &Planned,
-    why: &str,
-) {
+fn warn(config: &ServerConfig, connect_context: &ConnectContext, planned: &Planned, why: &str) {
     let ConnectContext { secrets, on_event, .. } = connect_context;
     let (of, why) = (planned.words(), secrets.hide(why));
     tracing::warn!(server = %config.name, %of, %why, "is not forked any more");

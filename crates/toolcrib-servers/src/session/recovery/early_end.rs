@@ -4,14 +4,13 @@
 use std::{os::unix::process::ExitStatusExt as _, sync::Arc, time::Duration};
 
 use crate::{
-    launch::template::{Planned, Verdict},
     process::{ExitWatch, describe},
     session::{
         Session,
         connect::{
             Connection,
             failure::{EXIT_LAG, seconds},
-            templating::warn,
+            templating::ForkPlan,
         },
         settings::Settings,
     },
@@ -25,7 +24,7 @@ const FROM_OTHERS: [i32; 4] = [1, 2, 9, 15];
 /// A server that was lost in its first seconds. It is judged at the latest when this is dropped, by its exit status if that is known.
 pub(in crate::session) struct EarlyEnd {
     settings: Arc<Settings>,
-    planned: Arc<Planned>,
+    plan: ForkPlan,
     is_forked: bool,
     after: Duration,
     exit: ExitWatch,
@@ -37,10 +36,10 @@ impl EarlyEnd {
     pub(in crate::session) fn of(session: &Session, connection: &Connection) -> Option<Self> {
         let Connection { planned, process, is_forked, since, link, .. } = connection;
         let (after, is_lost) = (since.elapsed(), link.client().is_ended());
-        let (planned, _) = planned.as_ref().filter(|_| is_lost && after < EARLY)?;
+        let (plan, _) = planned.as_ref().filter(|_| is_lost && after < EARLY)?;
         let exit = process.as_ref()?.exit_watch();
-        let (settings, planned) = (session.settings(), planned.clone());
-        Some(Self { settings, planned, is_forked: *is_forked, after, exit, is_judged: false })
+        let (settings, plan) = (session.settings(), plan.clone());
+        Some(Self { settings, plan, is_forked: *is_forked, after, exit, is_judged: false })
     }
 
     /// Judges it once its exit status is known, or does not come. To be called before its process is ended.
@@ -59,10 +58,8 @@ impl EarlyEnd {
         }
         let how = describe(status);
         let reason = format!("it {how} {} after it was ready", seconds(self.after));
-        if let Verdict::Off(reason) = self.planned.ended_early(self.is_forked, &how, &reason) {
-            let Settings { config, connect_context, .. } = &*self.settings;
-            warn(config, connect_context, &self.planned, &reason);
-        }
+        let Settings { config, connect_context, .. } = &*self.settings;
+        self.plan.ended_early(self.is_forked, (&how, &reason), config, connect_context);
     }
 }
 

@@ -16,11 +16,10 @@ use crate::session::{
     ABANDON_LIMIT, DownReason, DownServer, FirstStartInfo, NEVER, RestartReason, Session, SessionEvent,
     SpawnedProcess,
     connect::{
-        Connection, ServerProcess,
+        Connection, ServerProcess, StartHints,
         failure::{Failure, cause_of_lost_connection, seconds},
         handshake::Era,
         launching::connect,
-        templating::StartHints,
     },
     traced,
 };

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::{Turn, Turns};
 use crate::{
     config::StartJobs,
-    launch::template::StartTurn,
+    forking::StartTurn,
     process::{Activity, activity},
     session::SpawnedProcess,
 };

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     config::{Secrets, StdioConfig},
-    launch::template::python::{Entry, PythonStart},
+    template::python::{Entry, PythonStart},
 };
 
 fn tool(name: &str, description: &str, schema: &serde_json::Value) -> ToolPrint {

@@ -11,18 +11,19 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
+use toolcrib_guard::{Pipes, Process, Template};
 
-use super::{Counted, Shared, StartTurn, State, Templates};
+use super::{Counted, Shared, State, Templates};
 use crate::{
     config::{StdioConfig, StopGrace},
     duration::nanos,
-    launch::template::{
+    forking::StartTurn,
+    template::{
         key::Key,
         pool::{Decision, MAX_WAIT, Why, Wish},
         proof::{Difference, Fingerprint, Identity, Proof, Verdict},
         python::PythonStart,
     },
-    process::{self, Pipes, Process, Template},
 };
 
 /// A start of a Python server that could be forked.
@@ -143,13 +144,13 @@ impl Planned {
         grace: StopGrace,
     ) -> BoxFuture<'a, Result<(Process, Pipes), String>> {
         Box::pin(async move {
-            let mut spec = self.spec.clone();
+            let mut spec = self.spec.process_spec();
             let (command, args) = self.start.line.split_first().ok_or("there is no command")?;
             spec.command = command.into();
             spec.args = args.to_vec();
-            let (supervisor, secrets) = (&self.templates.0.supervisor, &self.templates.0.secrets());
-            let forking =
-                process::fork(&spec, supervisor, (template, &self.start.name, limit), grace, secrets);
+            let (supervisor, secrets) = (&self.templates.0.supervisor, self.templates.0.secrets());
+            spec.redact = Arc::new(secrets.clone());
+            let forking = supervisor.spawn_from(template, &spec, &self.start.name, limit, grace);
             forking.await.map_err(|error| secrets.hide(&error.what))
         })
     }
@@ -261,7 +262,7 @@ impl Planned {
     }
 
     /// An ordinary start has offered `seen`. Writes a file.
-    pub(crate) fn ordinary(&self, seen: Fingerprint) -> Verdict {
+    pub fn ordinary(&self, seen: Fingerprint) -> Verdict {
         // As it is by now: others may have been started meanwhile.
         let (proof, verdict) = self.known_by_now().after_ordinary(seen);
         self.learn(proof);
@@ -270,7 +271,7 @@ impl Planned {
 
     /// A server that had come up, as a fork or not, has ended in its first seconds: `how`, and that with more as the `reason`. Writes a
     /// file.
-    pub(crate) fn ended_early(&self, forked: bool, how: &str, reason: &str) -> Verdict {
+    pub fn ended_early(&self, forked: bool, how: &str, reason: &str) -> Verdict {
         let (proof, verdict) = self.known_by_now().after_early_end(forked, how, reason);
         self.learn(proof);
         verdict

@@ -8,6 +8,10 @@ use std::{
 };
 
 use serde::Deserialize;
+use toolcrib_guard::{
+    Supervisor, Template,
+    inspect::{Activity, activity},
+};
 
 use super::{
     super::{
@@ -19,11 +23,7 @@ use super::{
     },
     State,
 };
-use crate::{
-    config::Secrets,
-    process::{Activity, Supervisor, Template, activity, start_template},
-    trace,
-};
+use crate::{config::Secrets, trace};
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
@@ -185,8 +185,9 @@ impl Starting {
     async fn ready(&self, avoid: &BTreeSet<String>) -> Result<(Arc<Template>, ReadyReport), Failure> {
         let plain = |what: String| Failure { what: self.shown(&what), avoid: Vec::new() };
         let covered = self.state.slot().covered.clone();
-        let spec = self.key.template(self.code, &covered, avoid, &self.memory());
-        let template = start_template(&spec, &self.supervisor, &self.secrets).await;
+        let mut spec = self.key.template(self.code, &covered, avoid, &self.memory());
+        spec.redact = Arc::new(self.secrets.clone());
+        let template = self.supervisor.start_template(&spec).await;
         let template = template.map_err(|error| plain(error.what))?;
         let said = async {
             while let Some(packet) = template.report().await {

@@ -1,38 +1,13 @@
 //! Forecasts whether the next start of a server will be a fork.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Shared, StartFacts, Templates};
 use crate::{
     config::StdioConfig,
-    launch::template::{proof::Proof, python::PythonStart},
+    forking::Forecast,
+    template::{proof::Proof, python::PythonStart},
 };
-
-/// Whether and how the next start of a Python server is forked, if its template is worth it.
-#[derive(Debug)]
-pub enum Forecast {
-    /// It cannot be, in words for a person.
-    Never(String),
-    /// Nothing is known of this version: its start is an ordinary one, and a later one may be a fork.
-    Later,
-    /// It may be a fork, which is compared with an ordinary start.
-    Compared,
-    /// It may be a fork: one has offered what an ordinary start does.
-    Proven,
-    /// Its ordinary starts differ: how.
-    Varies(String),
-    /// A fork was not the same.
-    Off {
-        /// How it differed, or failed.
-        reason: String,
-        since: SystemTime,
-        /// The file that holds this knowledge: without it, a fork is tried again.
-        file: Option<PathBuf>,
-    },
-}
 
 impl Templates {
     /// Forecasts the next start of `spec`, which is the configuration after all rewrites. `configured` as in [`StartFacts`].

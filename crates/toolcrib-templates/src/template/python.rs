@@ -7,9 +7,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use toolcrib_guard::SpawnError;
 
 use super::cut_bytes;
-use crate::{bounded, config::StdioConfig, process::program_path};
+use crate::{bounded, config::StdioConfig};
 
 /// Bytes of a script that are looked at. The kernel looks at 256.
 const HEAD: u64 = 4 << 10;
@@ -126,6 +127,11 @@ impl PythonStart {
 
 const NOT_TEXT: &str = "its path is not text";
 const NO_PYTHON: &str = "it is no Python program";
+
+/// The path of the program of `spec`, by its own `PATH`.
+fn program_path(spec: &StdioConfig) -> Result<PathBuf, SpawnError> {
+    toolcrib_guard::program_path(&spec.process_spec())
+}
 
 fn owned<'a>(words: impl Iterator<Item = &'a str>) -> Vec<String> {
     words.map(str::to_owned).collect()

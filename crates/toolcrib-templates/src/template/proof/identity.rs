@@ -24,24 +24,24 @@ const MAX_KNOWN: usize = 1000;
 /// A server, by the name of its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    pub(in crate::launch::template) key: String,
+    pub(in crate::template) key: String,
     /// The name of the record of all servers of the package version that are started so, in whatever folder. `None`: it is of no
     /// package.
-    pub(in crate::launch::template) shared: Option<String>,
+    pub(in crate::template) shared: Option<String>,
     /// Its package, or its script.
     pub words: String,
 }
 
 /// Knows the packages of servers: to find one means to read the lists of all packages of its environment. A cheap handle.
 #[derive(Debug, Clone, Default)]
-pub(in crate::launch::template) struct Identities {
+pub(in crate::template) struct Identities {
     known: Arc<Mutex<BTreeMap<String, Option<Package>>>>,
 }
 
 impl Identities {
     /// The identity of a start of `spec`. `configured` tells command lines apart as they are written, before the values of a task are
     /// put in. Looks at some files, the first time at many.
-    pub(in crate::launch::template) fn of(
+    pub(in crate::template) fn of(
         &self,
         spec: &StdioConfig,
         start: &PythonStart,

@@ -17,12 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
+use toolcrib_guard::{Supervisor, TeardownScope, Template};
 
+pub use self::planned::Planned;
 use self::starting::Starting;
-pub use self::status::{TemplateState, TemplateStatus};
-pub use self::{forecast::Forecast, planned::Planned};
 use super::{
     key::Key,
     pool::{Slot, Stage},
@@ -33,7 +32,7 @@ use super::{
 use crate::{
     background::Background,
     config::{Secrets, StdioConfig, TemplatePackages},
-    process::{Supervisor, TeardownScope, Template},
+    forking::TemplateStatus,
 };
 
 /// How long a template may take to fork: a start that gets no answer is begun anew, the ordinary way.
@@ -103,26 +102,11 @@ pub struct StartFacts<'a> {
     /// may be another thing for each task.
     pub configured: &'a str,
     /// It is started again and again: it belongs to a task or a client, or has spares.
-    pub(crate) repeats: bool,
+    pub repeats: bool,
     /// It would need another template for each task.
     pub is_own: bool,
     /// Duration of an ordinary start of it, if it is known.
     pub takes: Option<Duration>,
-}
-
-/// The turn of a start among those of a manager: it may work.
-pub trait StartTurn: Sync {
-    /// Starts that are under way or wait for their turn, this one included.
-    fn at_once(&self) -> usize;
-
-    /// It only waits for now: others may work.
-    fn give_up(&self);
-
-    /// Whether it has given up its turn, and not taken it again.
-    fn has_given_up(&self) -> bool;
-
-    /// Waits until it may work again, if it has given up its turn.
-    fn take_again(&self) -> BoxFuture<'_, ()>;
 }
 
 impl<'a> StartFacts<'a> {
@@ -185,7 +169,7 @@ impl Templates {
     }
 
     /// Whether `spec` is a Python server that may have a template. Looks at one or two files.
-    pub(crate) fn concerns(&self, spec: &StdioConfig) -> bool {
+    pub fn concerns(&self, spec: &StdioConfig) -> bool {
         let has_guards = || matches!(self.0.supervisor.scope(), TeardownScope::Guard { .. });
         spec.template != TemplatePackages::Never && has_guards() && PythonStart::of(spec).is_ok()
     }
@@ -202,7 +186,7 @@ impl Templates {
     }
 
     /// How `spec`, as it is started after all (directly, with its caches), could be forked. Looks at files. `None`: it cannot be.
-    pub(crate) fn plan(&self, spec: &StdioConfig, facts: StartFacts<'_>) -> Option<Planned> {
+    pub fn plan(&self, spec: &StdioConfig, facts: StartFacts<'_>) -> Option<Planned> {
         self.examine(spec, facts).ok()
     }
 
@@ -258,7 +242,7 @@ impl Templates {
     pub fn status(&self) -> Vec<TemplateStatus> {
         let cells = self.0.cells();
         let now = Instant::now();
-        cells.iter().map(|(key, cell)| TemplateStatus::of(key, &cell.state.slot(), now)).collect()
+        cells.iter().map(|(key, cell)| status::status(key, &cell.state.slot(), now)).collect()
     }
 
     /// Ends all templates, with or without a runtime. Servers that were forked go on; later starts are ordinary ones.

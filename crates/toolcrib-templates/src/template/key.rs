@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use toolcrib_guard::ProcessSpec;
 
 use super::{
     proof::Memory,
@@ -199,7 +200,7 @@ impl Key {
         entries: &BTreeSet<Entry>,
         avoid: &BTreeSet<String>,
         memory: &Memory,
-    ) -> StdioConfig {
+    ) -> ProcessSpec {
         fn pair(entry: &Entry) -> [&str; 2] {
             match entry {
                 Entry::Module(name) => ["module", name],
@@ -214,7 +215,7 @@ impl Key {
         });
         let plan = plan.to_string();
         let args = self.flags.iter().cloned().chain(["-c".to_owned(), code.to_owned(), plan]).collect();
-        let mut spec = StdioConfig::new(&self.interpreter, args, FOLDER);
+        let mut spec = ProcessSpec::new(&self.interpreter, args, FOLDER);
         spec.env = self.environment().into();
         spec
     }

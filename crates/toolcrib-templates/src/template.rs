@@ -22,11 +22,10 @@ mod python;
 mod templates;
 
 pub use self::proof::fuzz as fuzz_proof;
-pub use self::templates::{TemplateState, TemplateStatus};
 pub use self::{
     pool::Why,
     proof::{Fingerprint, ToolPrint, Verdict},
-    templates::{Counted, FORK_LIMIT, Forecast, Planned, StartFacts, StartTurn, Templates},
+    templates::{Counted, FORK_LIMIT, Planned, StartFacts, Templates},
 };
 
 /// At most `room` bytes of `text`, and no part of a character.

@@ -2,10 +2,13 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
+use futures_util::future::BoxFuture;
+
 use super::*;
 use crate::{
     config::{Guard, StopGrace, TemplatePackages},
-    launch::template::{
+    forking::{StartTurn, TemplateState},
+    template::{
         pool::{IDLE, Why},
         proof::{Fingerprint, Proof},
     },
