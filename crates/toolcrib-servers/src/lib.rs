@@ -12,8 +12,7 @@
         feature = "templates",
         feature = "http",
         feature = "builtin",
-        feature = "schema",
-        feature = "import"
+        feature = "schema"
     )),
     allow(dead_code, unused_imports)
 )]

@@ -337,5 +337,4 @@ fn compared(known: &Digests, now: &Digests) -> Standing {
 }
 
 #[cfg(test)]
-#[cfg(feature = "import")]
 mod tests;

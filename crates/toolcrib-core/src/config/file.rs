@@ -3,7 +3,6 @@
 pub(super) mod contents;
 pub(super) mod dotenv;
 pub(crate) mod foreign;
-#[cfg(feature = "import")]
 pub(super) mod import;
 pub(super) mod load;
 #[doc(hidden)]

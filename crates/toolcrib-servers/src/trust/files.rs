@@ -31,11 +31,7 @@ pub(super) struct OwnFiles<'a> {
 
 impl<'a> OwnFiles<'a> {
     pub(super) fn of(env: &'a Env) -> Self {
-        #[cfg(feature = "import")]
-        let files = crate::config::files_of_clients(env);
-        #[cfg(not(feature = "import"))]
-        let files = Vec::new();
-        Self { env, files }
+        Self { env, files: crate::config::files_of_clients(env) }
     }
 
     /// Whether `file` is one of them, by its name alone: a link in another folder that leads there is none.

@@ -29,7 +29,8 @@ use crate::{
 const MAX_FILE: u64 = 64 << 20;
 
 mod clients;
-mod jsonc;
+#[cfg(feature = "import")]
+mod formats;
 pub(crate) mod plain;
 mod server;
 mod tables;
@@ -38,13 +39,27 @@ mod translate;
 mod variables;
 mod windows;
 mod write;
-mod yaml;
 
 #[cfg(test)]
+#[cfg(feature = "import")]
 mod tests;
 
 pub use clients::{ClientEntry, McpClient};
 pub use write::import_toml;
+
+/// The formats of a build without the feature `import`, which reads TOML alone.
+#[cfg(not(feature = "import"))]
+mod formats {
+    use super::{Node, Result, SourceLocation};
+
+    pub(super) fn jsonc(_: &str, origin: &SourceLocation) -> Result<Node> {
+        let what = "cannot be imported: this build reads no JSON and no YAML".to_owned();
+        let help = "build toolcrib with the cargo feature `import`".to_owned();
+        Err(origin.error(1, None, what, Some(help)))
+    }
+
+    pub(super) use jsonc as yaml;
+}
 
 /// Folders that tools keep inside a project.
 const FOLDERS: [&str; 13] = [
@@ -158,8 +173,8 @@ pub(super) fn read(
     let before = notes.len();
     let (is_toml, root) = match file.extension().and_then(OsStr::to_str) {
         Some("toml") => (true, node::toml(&text, origin)?),
-        Some("yaml" | "yml") => (false, yaml::read(&text, origin)?),
-        _ => (false, jsonc::read(&text, origin)?),
+        Some("yaml" | "yml") => (false, formats::yaml(&text, origin)?),
+        _ => (false, formats::jsonc(&text, origin)?),
     };
     let servers = servers(&root, is_toml, origin, current, notes);
     for server in &servers {

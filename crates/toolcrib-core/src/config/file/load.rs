@@ -1,6 +1,5 @@
 //! Loads a [`Config`]: finds the file, reads it, and merges its imports.
 
-#[cfg(feature = "import")]
 mod imports;
 
 use std::{
@@ -328,21 +327,6 @@ impl Merge<'_> {
             validate::server(server, self.defaults, &self.inherited, self.env, &mut aside);
             self.found.writes.append(&mut aside.writes);
         }
-    }
-
-    /// Refuses an import.
-    #[cfg(not(feature = "import"))]
-    #[expect(clippy::unused_self, reason = "as where there are imports")]
-    fn import(
-        &mut self,
-        source: &Text,
-        origin: &SourceLocation,
-        _: &mut [ServerName],
-        _: usize,
-    ) -> Result<()> {
-        let what = format!("cannot import {}: imports are not part of this build", source.value);
-        let help = "build toolcrib with the cargo feature `import`".to_owned();
-        Err(origin.error(source.line, Some(source.key.clone()), what, Some(help)))
     }
 }
 

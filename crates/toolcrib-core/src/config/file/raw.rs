@@ -27,7 +27,6 @@ mod server;
 pub(in crate::config) use gateway::RawGateway;
 pub(in crate::config) use models::RawStrategy;
 pub(in crate::config) use oauth::RawOauth;
-#[cfg(feature = "import")]
 pub(in crate::config) use server::read as read_server;
 pub(in crate::config) use server::{RawKind, RawSandbox, RawServer};
 

@@ -290,7 +290,6 @@ pub(super) fn input_variable(id: &str) -> String {
 }
 
 /// `text` written so that it expands to itself.
-#[cfg(feature = "import")]
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();

@@ -15,7 +15,7 @@ use crate::{
     error::Result,
 };
 
-pub(super) fn read(text: &str, origin: &SourceLocation) -> Result<Node> {
+pub(in crate::config) fn read(text: &str, origin: &SourceLocation) -> Result<Node> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     // As the parsers of these programs do: `y`, `no` and the like are texts.
     let options = serde_saphyr::options! { strict_booleans: true };
