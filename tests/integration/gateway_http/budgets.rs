@@ -90,14 +90,12 @@ fn calls_under_way_count_for_their_owner() {
     let [session, other] = [GREEDY, MODEST].map(|token| begin(&gate, token, "/mcp/fix"));
     let bearer = format!("Bearer {GREEDY}");
     let headers = [&JSON[..], &[("Mcp-Session-Id", &*session), ("Authorization", &*bearer)]].concat();
-    let sleeping: Vec<Connection> = (1..9)
-        .map(|id| {
-            let mut connection = gate.connect();
-            let arguments = json!({"ms": 120_000, "pad": "x".repeat(200_000)});
-            connection.send("POST /mcp/fix", &headers, &call(id, "sleep", &arguments).to_string());
-            connection
-        })
-        .collect();
+    let sleep = |id: u64| {
+        let mut connection = gate.connect();
+        let arguments = json!({"ms": 120_000, "pad": "x".repeat(200_000)});
+        connection.send("POST /mcp/fix", &headers, &call(id, "sleep", &arguments).to_string());
+        connection
+    };
     let asked = |token: &str, session: &str| {
         gate.with_token(
             token,
@@ -106,13 +104,18 @@ fn calls_under_way_count_for_their_owner() {
             &call(20, "echo", &json!({"text": "x".repeat(200_000)})),
         )
     };
-    wait_for("a refusal", || asked(GREEDY, &session).status == 429);
+    // While a call is checked it counts for more: some of them are refused themselves.
+    let (mut sleeping, mut ids): (Vec<Connection>, _) = (Vec::new(), 100..);
+    wait_for("a refusal", || {
+        sleeping.extend(ids.next().map(sleep));
+        asked(GREEDY, &session).status == 429
+    });
     let refused = asked(GREEDY, &session);
     assert_eq!(refused.header("retry-after"), Some("1"), "{refused:?}");
     assert!(refused.body.contains("token `greedy`"), "{refused:?}");
     assert_eq!(asked(MODEST, &other).text().len(), 200_000);
     // Clients of this version cancel a call by a message.
-    for id in 1..9 {
+    for id in 100..ids.start {
         let cancel =
             json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
         gate.with_token(GREEDY, "POST /mcp/fix", Some(&session), &cancel);
