@@ -19,14 +19,12 @@
 //! # }
 //! ```
 
-#[cfg(feature = "http")]
 mod login;
 mod machine;
 mod orphans;
 #[cfg(feature = "nats")]
 mod store;
 mod templates;
-#[cfg(feature = "daemon")]
 mod trust;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -34,7 +32,6 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 #[cfg(feature = "nats")]
 pub use self::store::store;
 use self::templates::TemplateForecasts;
-#[cfg(feature = "daemon")]
 pub use self::trust::trust;
 pub use self::{machine::machine, orphans::orphans};
 use crate::{
@@ -219,7 +216,6 @@ fn model(findings: &mut Vec<Finding>, llm: &LlmConfig) {
 }
 
 /// The finding about a server that needs no start.
-#[cfg_attr(not(feature = "http"), expect(unused_variables, reason = "only remote servers have more in it"))]
 fn configured(config: &Config, name: &ServerName, entry: &ServerEntry, scope: &TeardownScope) -> Finding {
     let server = match &entry.server {
         Ok(server) => server,
@@ -235,11 +231,8 @@ fn configured(config: &Config, name: &ServerName, entry: &ServerEntry, scope: &T
                 Finding::fail(name.as_str(), Arc::new(failure.into()))
             }
         },
-        #[cfg(feature = "http")]
         Endpoint::Http(endpoint) => login::remote(config, name, endpoint),
-        #[cfg(not(feature = "http"))]
-        Endpoint::Http(_) => Finding::ok(name.as_str(), "a URL"),
-        _ => Finding::ok(name.as_str(), "built in"),
+        Endpoint::Builtin { .. } => Finding::ok(name.as_str(), "built in"),
     }
 }
 

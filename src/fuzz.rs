@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
 use crate::{
-    agent, builtin, catalog, config, daemon, gateway, launch, llm,
+    builtin, catalog, config, daemon, gateway, launch, llm,
     process::{Line, LineReader, StderrTail},
     run, session,
 };
@@ -96,7 +96,7 @@ pub fn calc(bytes: &[u8]) {
 pub fn blocks(bytes: &[u8]) {
     const WORDS: &str = "<use_mcp_tool> </use_mcp_tool> <server_name> </server_name> <tool_name> </tool_name> \
                          <arguments> </arguments> <think> </think> { } [ ] \" \\ , : {\"a\":1} a 1 \\boxed{ < True \n";
-    agent::fuzz_blocks(&spelled(bytes, WORDS, ""));
+    toolcrib_runs::agent::fuzz_blocks(&spelled(bytes, WORDS, ""));
 }
 
 /// Records that are stored from one start to the next, and frames of the daemon.

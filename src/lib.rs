@@ -100,6 +100,7 @@ pub mod cli_support;
 #[cfg(feature = "daemon")]
 #[doc(hidden)]
 pub mod daemon;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod doctor;
 #[cfg(all(
@@ -124,13 +125,11 @@ pub use toolcrib_gateway::gateway;
 use toolcrib_gateway::metrics;
 
 #[cfg(feature = "agents")]
-use toolcrib_runs::agent;
-#[cfg(feature = "agents")]
 #[doc(hidden)]
 pub use toolcrib_runs::run_files;
 #[cfg(feature = "agents")]
 #[doc(inline)]
-pub use toolcrib_runs::{crew, export, recording, report, run, view};
+pub use toolcrib_runs::{agent::Agent, crew, export, recording, report, run, view};
 
 #[cfg(feature = "nats")]
 use toolcrib_workers::nats;
@@ -140,12 +139,11 @@ pub use toolcrib_workers::workers;
 
 #[cfg(feature = "agents")]
 #[doc(inline)]
-pub use toolcrib_models::llm;
+pub use toolcrib_models::{llm, llm::LlmClient};
 
 #[cfg(feature = "builtin")]
 use toolcrib_servers::builtin;
 use toolcrib_servers::launch;
-#[cfg(feature = "daemon")]
 #[doc(hidden)]
 pub use toolcrib_servers::trust;
 #[doc(inline)]
@@ -153,22 +151,16 @@ pub use toolcrib_servers::{catalog, manager, process, session, start};
 
 #[cfg(feature = "http")]
 #[doc(inline)]
-pub use toolcrib_net::{http, oauth};
+pub use toolcrib_net::{http, http::HttpClients, oauth};
 
 use toolcrib_core::{bounded, cancel, forking, json_rpc, limit, text, trace};
 #[doc(inline)]
 pub use toolcrib_core::{config, error, retry, task, tool};
 
-#[cfg(feature = "agents")]
-pub use agent::Agent;
 pub use cancel::CancellationToken;
 pub use catalog::{CatalogEntry, ToolCatalog};
 pub use config::{Config, Endpoint, Env, LlmConfig, ServerConfig, StdioConfig};
 pub use error::{Error, ErrorCode, Result};
-#[cfg(feature = "http")]
-pub use http::HttpClients;
-#[cfg(feature = "agents")]
-pub use llm::LlmClient;
 pub use manager::{Loan, Manager, StartOptions, Toolbox};
 pub use retry::RetryPolicy;
 pub use session::{CallOptions, ServerStatus};

@@ -67,14 +67,9 @@ pub use self::{
 };
 pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
-#[cfg(feature = "import")]
-#[doc(hidden)]
-pub use file::import::files_of_clients;
-#[cfg(feature = "import")]
-#[doc(hidden)]
-pub use file::import::plain::without_secrets;
-#[cfg(feature = "import")]
 pub use file::import::{ClientEntry, McpClient, import_toml};
+#[doc(hidden)]
+pub use file::import::{files_of_clients, plain::without_secrets};
 pub use file::overrides::ConfigOverrides;
 pub use file::raw::BUILTINS;
 pub use secrets::Secrets;

@@ -106,8 +106,9 @@ impl Action {
 
     /// Sets the server's address; nothing else of `url` is looked at.
     pub fn address(&self, url: &str) {
-        self.record("server.address", host(url));
-        self.record("server.port", port(url));
+        let (host, port) = host_and_port(url);
+        self.record("server.address", host);
+        self.record("server.port", port);
     }
 
     /// Tells that a server stands.
@@ -253,8 +254,8 @@ pub fn model_request(
         gen_ai.provider.name = provider,
         gen_ai.request.model = model,
         toolcrib.client = client,
-        server.address = url.and_then(host),
-        server.port = url.and_then(port),
+        server.address = url.and_then(|url| host_and_port(url).0),
+        server.port = url.and_then(|url| host_and_port(url).1),
         gen_ai.response.model = Empty,
         gen_ai.usage.input_tokens = Empty,
         gen_ai.usage.output_tokens = Empty,
@@ -348,25 +349,17 @@ pub fn context_members() -> Option<String> {
     Some(member("traceparent", &traceparent) + &state)
 }
 
+/// The host and the port of an address.
 #[cfg(feature = "http")]
-fn host(url: &str) -> Option<String> {
-    Some(url::Url::parse(url).ok()?.host_str()?.to_owned())
-}
-
-#[cfg(feature = "http")]
-fn port(url: &str) -> Option<u16> {
-    url::Url::parse(url).ok()?.port_or_known_default()
+fn host_and_port(url: &str) -> (Option<String>, Option<u16>) {
+    let Ok(url) = url::Url::parse(url) else { return (None, None) };
+    (url.host_str().map(str::to_owned), url.port_or_known_default())
 }
 
 /// Nothing in this build uses an address.
 #[cfg(not(feature = "http"))]
-fn host(_: &str) -> Option<String> {
-    None
-}
-
-#[cfg(not(feature = "http"))]
-fn port(_: &str) -> Option<u16> {
-    None
+fn host_and_port(_: &str) -> (Option<String>, Option<u16>) {
+    (None, None)
 }
 
 /// Milliseconds, to the microsecond.

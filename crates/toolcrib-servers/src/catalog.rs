@@ -30,8 +30,6 @@ mod conversion;
 mod fingerprint;
 mod lock;
 mod mending;
-#[cfg(feature = "schema")]
-mod mismatch;
 mod search;
 mod short_names;
 mod tokens;
@@ -47,7 +45,7 @@ use sha2::{Digest, Sha256};
 
 #[cfg(feature = "schema")]
 #[doc(hidden)]
-pub use self::check::{CHECK_STACK, ValueSchema};
+pub use self::check::{CHECK_STACK, ValueSchema, fuzz as fuzz_schema};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,
@@ -76,9 +74,6 @@ use crate::{
 
 use crate::tool::schema::{SchemaFault, SchemaUse, mend};
 
-#[cfg(feature = "schema")]
-#[doc(hidden)]
-pub use self::check::fuzz as fuzz_schema;
 #[doc(hidden)]
 pub use self::{cache::fuzz as fuzz_list, lock::fuzz as fuzz_lock};
 

@@ -63,8 +63,6 @@ pub use self::{
 #[doc(hidden)]
 pub use self::{call_observer::CallObserver, loan::Lender};
 pub use crate::forking::{TemplateState, TemplateStatus};
-#[cfg(feature = "http")]
-use crate::oauth::Authorizations;
 use crate::{
     background::Background,
     catalog::{CatalogCache, LockFile, ToolCatalog},
@@ -73,7 +71,10 @@ use crate::{
     launch::Launcher,
     package::Package,
     process::{ProcessUsage, Supervisor, TeardownScope, reap_leftovers, usage_of_groups, usage_of_trees},
-    session::{ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, Templates, WireListener},
+    session::{
+        Authorizations, ConnectContext, Listeners, Outputs, RemoteClients, ServerStatus, Templates,
+        WireListener,
+    },
     start::{Observer, ServerEvent, ServerStop, StartReport, StopReport, of_sessions},
     tool::ToolResult,
 };
@@ -116,10 +117,8 @@ impl Manager {
     /// # Errors
     /// The errors of [`Manager::start`]; [`Error::Cancelled`], or [`Error::TeardownIncomplete`] if a process survived that.
     pub async fn start_with(config: &Config, options: StartOptions) -> Result<Self> {
-        #[cfg(feature = "http")]
-        let prompt = options.authorization_prompt.clone();
         let StartOptions { observer, http, cancel, task, client, follow_stderr, .. } = options;
-        let StartOptions { page_extractor, toolboxes, .. } = options;
+        let StartOptions { page_extractor, toolboxes, authorization_prompt, .. } = options;
         let observe = observer.unwrap_or_else(|| Arc::new(|_| {}));
         let http = http.map_or_else(|| RemoteClients::new(&config.http), Ok)?;
         let extractor = page_extractor.map_or(Ok(None), |of| of(config, &http))?;
@@ -141,8 +140,7 @@ impl Manager {
         let connect_context = ConnectContext {
             supervisor: supervisor.clone(),
             secrets: config.secrets.clone(),
-            #[cfg(feature = "http")]
-            authorizations: Authorizations::new(config, &http, prompt),
+            authorizations: Authorizations::new(config, &http, authorization_prompt),
             http,
             on_event,
             follow_stderr,

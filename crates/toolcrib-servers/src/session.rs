@@ -60,7 +60,7 @@ pub use self::{
     },
     event::{SessionEvent, SessionObserver},
     forward::Forwarded,
-    remote::RemoteClients,
+    remote::{AuthorizationPrompt, Authorizations, RemoteClients},
     result::outputs::Outputs,
     rpc::requests::{OutgoingRequest, RequestListener, RequestParams},
     server_messages::{

@@ -1,6 +1,9 @@
 //! The log of `TOOLCRIB_LOG`: spans and events as lines on stderr, one for the beginning of each span of ours and one
 //! for each event, with the task, server, tool, model and attempt of all spans around it.
 
+#[cfg(feature = "otlp")]
+mod sending;
+
 use std::{
     fmt::{Debug, Write as _},
     io::{IsTerminal, Write as _},
@@ -11,8 +14,6 @@ use std::{
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, WeakProgressBar};
-#[cfg(feature = "otlp")]
-use toolcrib::cli_support::otlp::{LostSpans, SpanSender};
 use toolcrib::{Error, cli_support::metrics::MetricsLayer};
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -29,9 +30,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-#[cfg(feature = "otlp")]
-use super::ui::counted;
-use super::{output, ui::Ui};
+pub(crate) use self::sending::Sending;
+use super::output;
 
 const VARIABLE: &str = "TOOLCRIB_LOG";
 /// The target of all spans of the library.
@@ -75,52 +75,28 @@ fn ours() -> FilterFn {
     filter_fn(ours).with_max_level_hint(LevelFilter::DEBUG)
 }
 
-/// Spans that are sent to a collector.
-#[cfg(feature = "otlp")]
-#[derive(Default)]
-pub(crate) struct Sending(Option<SpanSender>);
+/// Nothing is sent in this build.
+#[cfg(not(feature = "otlp"))]
+mod sending {
+    use toolcrib::Error;
 
-#[cfg(feature = "otlp")]
-impl Sending {
-    fn from_env() -> Result<Self, Error> {
-        SpanSender::from_env(|name| std::env::var(name).ok()).map(Self)
-    }
+    use crate::cli::terminal::ui::Ui;
 
-    fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> Option<impl Layer<S>> {
-        let spans = tracing_opentelemetry::layer().with_tracer(self.0.as_ref()?.tracer());
-        // The place in the sources is of no use to who reads a trace.
-        Some(spans.with_location(false).with_threads(false).with_target(false).with_filter(ours()))
-    }
+    pub(crate) struct Sending;
 
-    /// Sends what is left.
-    pub(crate) fn end(self, ui: &Ui) {
-        if let Some(LostSpans { count, why }) = self.0.and_then(SpanSender::end) {
-            let why = why.unwrap_or_else(|| "there were too many at once".to_owned());
-            ui.warn(format!(
-                "{} not sent: {why}",
-                counted(usize::try_from(count).unwrap_or(usize::MAX), "span")
-            ));
+    #[expect(clippy::unused_self, reason = "the form of the one that sends")]
+    impl Sending {
+        #[expect(clippy::unnecessary_wraps, reason = "as with the feature `otlp`")]
+        pub(super) fn from_env() -> Result<Self, Error> {
+            Ok(Self)
         }
+
+        pub(super) fn layer(&self) -> Option<tracing_subscriber::layer::Identity> {
+            None
+        }
+
+        pub(crate) fn end(self, _: &Ui) {}
     }
-}
-
-/// This build sends no spans.
-#[cfg(not(feature = "otlp"))]
-pub(crate) struct Sending;
-
-#[cfg(not(feature = "otlp"))]
-#[expect(clippy::unused_self, reason = "the form of the one that sends")]
-impl Sending {
-    #[expect(clippy::unnecessary_wraps, reason = "as with the feature `otlp`")]
-    fn from_env() -> Result<Self, Error> {
-        Ok(Self)
-    }
-
-    fn layer(&self) -> Option<tracing_subscriber::layer::Identity> {
-        None
-    }
-
-    pub(crate) fn end(self, _: &Ui) {}
 }
 
 /// Whether anything may be written.

@@ -21,10 +21,10 @@ fn public(text: &str, folder: &Path) -> BTreeSet<String> {
             while !tree.ends_with(';') {
                 tree.push_str(lines.next().unwrap());
             }
-            if crate_of(&tree).is_some_and(|(_, modules)| !modules.is_empty()) {
-                continue;
-            }
+            // They have lines of their own.
+            let modules = crate_of(&tree).map(|(_, modules)| modules).unwrap_or_default();
             let leaves = tree.split(['{', '}', ',', ';']).map(str::trim);
+            let leaves = leaves.filter(|leaf| !modules.contains(&leaf.rsplit("::").next().unwrap_or(leaf)));
             for leaf in leaves.filter(|leaf| !leaf.is_empty() && !leaf.ends_with("::")) {
                 let (path, name) = leaf.rsplit_once("::").unwrap_or(("", leaf));
                 if name == "*" {

@@ -5,6 +5,7 @@
 
 mod answer;
 mod bounds;
+mod mismatch;
 
 use std::{
     sync::{
@@ -25,7 +26,7 @@ use tokio::{
 
 pub use self::answer::{CHECK_STACK, ValueSchema};
 use self::bounds::SchemaRequirements;
-use super::{CatalogEntry, mismatch};
+use super::CatalogEntry;
 use crate::{
     config::ArgumentCheck,
     error::{Comparisons, Error},

@@ -7,7 +7,7 @@ use crate::{
     cancel::CancellationToken,
     config::{Config, TaskValues},
     error::Result,
-    session::{ClientSide, RemoteClients},
+    session::{AuthorizationPrompt, ClientSide, RemoteClients},
     start::{Observer, ServerEvent},
     task::PageExtractor,
 };
@@ -35,10 +35,28 @@ pub struct StartOptions {
     pub(super) client: ClientSide,
     /// Has the effect of [`Config::follow_stderr`](toolcrib_core::Config::follow_stderr).
     pub(super) follow_stderr: bool,
-    #[cfg(feature = "http")]
-    pub(super) authorization_prompt: Option<Arc<dyn crate::oauth::AuthorizationPrompt>>,
+    pub(super) authorization_prompt: Option<Arc<dyn AuthorizationPrompt>>,
     pub(super) page_extractor: Option<PageExtractorOf>,
     pub(super) toolboxes: Option<Toolboxes>,
+}
+
+/// Options of remote servers.
+#[cfg(feature = "http")]
+impl StartOptions {
+    /// The HTTP clients for remote servers, shared with others.
+    #[must_use]
+    pub fn http(mut self, clients: RemoteClients) -> Self {
+        self.http = Some(clients);
+        self
+    }
+
+    /// Asks a user for access to remote servers that demand it, at their start and whenever the access is too small or has
+    /// ended. Without this option such a server fails until `toolcrib login` was run for it.
+    #[must_use]
+    pub fn authorization_prompt(mut self, prompt: Arc<dyn AuthorizationPrompt>) -> Self {
+        self.authorization_prompt = Some(prompt);
+        self
+    }
 }
 
 impl StartOptions {
@@ -84,26 +102,8 @@ impl StartOptions {
         })
     }
 
-    /// The HTTP clients for remote servers, shared with others.
-    #[cfg(feature = "http")]
-    #[must_use]
-    pub fn http(mut self, clients: crate::http::HttpClients) -> Self {
-        self.http = Some(clients);
-        self
-    }
-
-    /// Asks a user for access to remote servers that demand it, at their start and whenever the access is too small or has
-    /// ended. Without this option such a server fails until `toolcrib login` was run for it.
-    #[cfg(feature = "http")]
-    #[must_use]
-    pub fn authorization_prompt(mut self, prompt: Arc<dyn crate::oauth::AuthorizationPrompt>) -> Self {
-        self.authorization_prompt = Some(prompt);
-        self
-    }
-
     /// Gives the built-in `fetch` what answers questions about pages: `Agent::page_extractor` asks the model of `[extract]`.
     /// Without this option a `fetch` with `questions=yes`, which `[extract]` brings about, does not start.
-    #[cfg(feature = "http")]
     #[must_use]
     pub fn page_extractor(mut self, of: PageExtractorOf) -> Self {
         self.page_extractor = Some(of);

@@ -36,15 +36,13 @@ use self::{
 use super::{
     SessionEvent, SessionObserver,
     recovery::health::Health,
-    remote::{Opened, Remote, RemoteClients},
+    remote::{Authorizations, Opened, Remote, RemoteClients},
     result::{outputs::Outputs, truncate::Truncator},
     rpc::client::{Rpc, RpcClient, RpcOwner},
     server_messages::{ClientIdentity, ClientSide},
     stdio::reader::StdioReader,
     wire_log::{Listeners, WireLog},
 };
-#[cfg(feature = "http")]
-use crate::oauth::Authorizations;
 use crate::{
     catalog::{CatalogCache, LockFile, ServerSoftware, ToolChanges},
     config::{Endpoint, Secrets, ServerConfig, StdioConfig, TaskValues},
@@ -56,6 +54,21 @@ use crate::{
     task::PageExtractor,
     tool::ServerName,
 };
+
+/// In a build without built-in servers.
+#[cfg(not(feature = "builtin"))]
+mod builtin_server {
+    use std::path::Path;
+
+    use super::{AbortOnDropHandle, ConnectContext, Pipes};
+
+    pub(super) fn serve(
+        (name, ..): (&str, &[String], &Path),
+        _: &ConnectContext,
+    ) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
+        Err(format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)"))
+    }
+}
 
 /// How long the last words of a server that has left are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -70,7 +83,6 @@ pub struct ConnectContext {
     /// HTTP clients for servers behind a URL.
     pub http: RemoteClients,
     /// Access to the servers that ask for it.
-    #[cfg(feature = "http")]
     pub(crate) authorizations: Authorizations,
     /// Gets the events of a session after its start.
     pub on_event: SessionObserver,
@@ -285,9 +297,6 @@ async fn attempt(
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
-        #[cfg(not(feature = "builtin"))]
-        Endpoint::Builtin { name, .. } => Err(Failure::without_builtins(name)),
-        #[cfg(feature = "builtin")]
         Endpoint::Builtin { name, args, base } => {
             let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
                 .map_err(|why| Failure::spawn(why, None))?;

@@ -20,4 +20,7 @@ pub(in crate::session) use self::{
     connect::{Opened, Remote},
     wire::RemoteWire,
 };
-pub use crate::http::HttpClients as RemoteClients;
+pub use crate::{
+    http::HttpClients as RemoteClients,
+    oauth::{AuthorizationPrompt, Authorizations},
+};

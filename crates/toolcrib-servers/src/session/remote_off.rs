@@ -34,7 +34,7 @@ use super::{
     wire_log::WireLog,
 };
 use crate::{
-    config::{HttpConfig, HttpEndpoint},
+    config::{Config, HttpConfig, HttpEndpoint},
     error::Result as OurResult,
     tool::{ServerName, Tool},
 };
@@ -47,6 +47,20 @@ impl RemoteClients {
     /// Does nothing.
     pub fn new(_: &HttpConfig) -> OurResult<Self> {
         Ok(Self)
+    }
+}
+
+/// Nobody is asked for access.
+pub trait AuthorizationPrompt: Send + Sync {}
+
+/// Access to no server.
+#[derive(Clone)]
+pub struct Authorizations;
+
+impl Authorizations {
+    /// Does nothing.
+    pub fn new(_: &Config, _: &RemoteClients, _: Option<Arc<dyn AuthorizationPrompt>>) -> Self {
+        Self
     }
 }
 

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    #[cfg_attr(not(guarded), ignore = "needs /proc")]
+    #[cfg_attr(not(all(target_os = "linux", feature = "guard")), ignore = "needs /proc")]
     async fn an_idle_process_ends_its_turn() {
         let turns = Turns { jobs: StartJobs::Cores, ..Turns::new(at_most(1)) };
         let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();

@@ -97,14 +97,6 @@ impl Failure {
         Self { causes: vec![what], help, ..failure }
     }
 
-    /// A built-in server in a build that has none.
-    #[cfg(not(feature = "builtin"))]
-    pub(super) fn without_builtins(name: &str) -> Self {
-        let why = format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)");
-        let help = "build toolcrib with the cargo feature `builtin`, or remove the server".to_owned();
-        Self::spawn(why, Some(help))
-    }
-
     /// A server without a process: behind a URL, or in memory.
     pub(super) fn without_process(phase: Phase, cause: Cause, config: &ServerConfig) -> Self {
         match cause {

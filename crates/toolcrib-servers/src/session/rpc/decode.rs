@@ -118,7 +118,6 @@ fn whole(envelope: Envelope<'_>) -> Result<Decoded, String> {
 }
 
 /// The error of the protocol that a text is, whichever request it names.
-#[cfg(feature = "http")]
 pub(in crate::session) fn error_in(text: &[u8]) -> Option<ErrorData> {
     let envelope: Envelope<'_> = serde_json::from_slice(text).ok()?;
     let error = envelope.error.filter(|_| envelope.jsonrpc == "2.0" && envelope.method.is_none())?;
