@@ -312,7 +312,7 @@ fn not_run(mut error: clap::Error) -> ExitCode {
 }
 
 impl Command {
-    /// Where the command serves its metrics. Those of a daemon are served by its process.
+    /// The address at which the command serves its metrics. Those of a daemon are served by its process.
     fn metrics(&self) -> Option<SocketAddr> {
         match self {
             Self::Up(up) => up.metrics(),

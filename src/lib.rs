@@ -96,7 +96,7 @@ pub mod blocking;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli_support;
-// What the command line is made of, and stays free to change.
+// Hidden modules are parts of the command line, and may change in any version.
 #[cfg(feature = "daemon")]
 #[doc(hidden)]
 pub mod daemon;

@@ -37,7 +37,7 @@ pub(super) struct Context<'a> {
     pub(super) profile: Option<String>,
     pub(super) ui: &'a Ui,
     pub(super) cancel: CancellationToken,
-    /// Where the command serves its metrics.
+    /// The address at which the command serves its metrics.
     pub(super) metrics: Option<SocketAddr>,
     /// Whose servers these show.
     pub(super) toolboxes: Toolboxes,

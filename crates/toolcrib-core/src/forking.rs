@@ -40,13 +40,13 @@ pub struct TemplateStatus {
     pub forks: u64,
     /// Starts that wait for it.
     pub waiting: usize,
-    /// Since it was started, or is ready.
+    /// Time since it was started, or is ready.
     #[serde(rename = "age_ms", with = "crate::task::millis::optional")]
     pub age: Option<Duration>,
     /// Time that the last start needed until it was ready.
     #[serde(rename = "ready_ms", with = "crate::task::millis::optional")]
     pub ready_time: Option<Duration>,
-    /// Why it has failed.
+    /// The reason of its failure.
     pub reason: Option<String>,
 }
 

@@ -108,6 +108,7 @@ fn calls_under_way_count_for_their_owner() {
     let (mut sleeping, mut ids): (Vec<Connection>, _) = (Vec::new(), 100..);
     wait_for("a refusal", || {
         sleeping.extend(ids.next().map(sleep));
+        assert!(sleeping.len() < 40, "8 MB were sent, and 2 MiB may be held");
         asked(GREEDY, &session).status == 429
     });
     let refused = asked(GREEDY, &session);

@@ -137,7 +137,7 @@ impl ConnectContext {
 pub struct StartHints<'a> {
     /// Duration of earlier starts of the server. `None`: it is not known.
     pub takes: Option<Duration>,
-    /// Its turn among them.
+    /// Its place in the queue of starts.
     pub turn: Option<&'a dyn StartTurn>,
 }
 

@@ -40,8 +40,8 @@ const PATIENCE: u32 = 2;
 pub(in crate::session) struct ForkPlan(Arc<Planned>);
 
 impl ForkPlan {
-    /// The server, as a fork or not, has come up and ended in its first seconds: `how`, and that with more as the `reason`. Warns if that
-    /// was because of the fork. Writes a file.
+    /// Records that the server came up and ended in its first seconds: `how` in short, `reason` in full. Warns if the fork was the
+    /// cause. Writes a file.
     pub(in crate::session) fn ended_early(
         &self,
         is_forked: bool,
