@@ -3,7 +3,7 @@
 //!
 //! | group | commands |
 //! |---|---|
-//! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin` |
+//! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin`, `host` |
 //! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
@@ -42,7 +42,9 @@ use self::{
         ps::Ps,
     },
     runs::{demo::Demo, diff::Diff, export::Export, list::Runs, report::Report, run::Run, view::View},
-    servers::{builtin::Builtin, call::Call, prompt::Prompt, read::Read, serve::Serve, tools::Tools, up::Up},
+    servers::{
+        builtin::Builtin, call::Call, host::Host, prompt::Prompt, read::Read, serve::Serve, tools::Tools, up::Up,
+    },
     setup::{
         check::Check,
         doctor::Doctor,
@@ -246,6 +248,9 @@ enum Command {
     Bench(Bench),
     /// Serve a built-in tool server on stdin and stdout: time, files, calc, search, or fetch.
     Builtin(Builtin),
+    /// The library for programs in other languages, over an inherited socket (docs/host.md).
+    #[command(hide = true)]
+    Host(Host),
     /// The daemon itself, which `up -d` starts.
     #[command(hide = true)]
     Daemon(Daemon),
@@ -359,6 +364,7 @@ impl Command {
             Self::Import(import) => import.run(context),
             Self::Install(install) => install.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
+            Self::Host(host) => host.run(context),
             Self::Builtin(builtin) => context.in_runtime(builtin.run()),
             Self::Daemon(daemon) => context.in_runtime(daemon.run(context)),
         }

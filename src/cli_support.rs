@@ -7,7 +7,7 @@ pub mod otlp;
 
 pub use toolcrib_guard::{
     marks::frozen_group,
-    this_process::{ignores_hangup, raise_file_limit, reset_inherited},
+    this_process::{ignores_hangup, inherited_socket, leave_group, raise_file_limit, reset_inherited},
 };
 
 pub use crate::{

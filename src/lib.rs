@@ -124,6 +124,10 @@ pub use toolcrib_gateway::gateway;
 #[cfg(feature = "daemon")]
 use toolcrib_gateway::metrics;
 
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub use toolcrib_host::serve_host;
+
 #[cfg(feature = "agents")]
 #[doc(hidden)]
 pub use toolcrib_runs::run_files;

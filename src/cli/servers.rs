@@ -3,6 +3,7 @@
 mod ask;
 pub(super) mod builtin;
 pub(super) mod call;
+pub(super) mod host;
 pub(super) mod prompt;
 pub(super) mod read;
 pub(super) mod serve;

@@ -80,6 +80,7 @@ pub use values::gateway::*;
 pub use values::http::{HttpConfig, HttpVersion};
 pub use values::jobs::StartJobs;
 pub use values::judge::JudgeConfig;
+pub use values::local_server::LocalServer;
 pub use values::model_flags::{AskedModel, ModelFlags};
 pub use values::models::{Order, Strategy};
 pub use values::named::NamedTools;

@@ -1,9 +1,15 @@
 //! Properties that a process has from its starter without having asked for them: open descriptors, and signals that are ignored
 //! or blocked.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::{
+    io,
+    os::{
+        fd::{BorrowedFd, RawFd},
+        unix::net::UnixStream,
+    },
+};
 
-use rustix::{io::FdFlags, process::Signal};
+use rustix::{io::FdFlags, net::SocketType, process::Signal};
 
 use crate::platform;
 
@@ -34,6 +40,25 @@ pub fn reset_inherited(keep_terminal: bool) {
     let of_the_terminal = |signal| OF_THE_TERMINAL.iter().any(|known| known.as_raw() == signal);
     reset_signals(|signal| signal == Signal::PIPE.as_raw() || keep_terminal && of_the_terminal(signal));
     platform::unblock_signals();
+}
+
+/// A Unix stream socket that this process has inherited under a number. It is a copy, which programs that are executed do
+/// not get; that under the number stays open.
+///
+/// # Errors
+/// There is none under the number, or it is something else.
+pub fn inherited_socket(number: RawFd) -> io::Result<UnixStream> {
+    #[expect(unsafe_code, reason = "a descriptor that is known by its number alone")]
+    // SAFETY: it is used for this one call, which fails where it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let socket = rustix::io::fcntl_dupfd_cloexec(borrowed, FIRST)?;
+    if rustix::net::sockopt::socket_type(&socket)? != SocketType::STREAM {
+        return Err(io::Error::other("it is no stream socket"));
+    }
+    let socket = UnixStream::from(socket);
+    // An error, if it is a socket of another family.
+    socket.local_addr()?;
+    Ok(socket)
 }
 
 /// Whether SIGHUP is ignored: this process is to outlive its terminal (`nohup`).

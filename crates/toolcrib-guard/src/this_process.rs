@@ -11,7 +11,7 @@ use std::{
 use crate::platform::own_executable;
 pub use crate::{
     file_limit::raise_file_limit,
-    inherited::{ignores_hangup, reset_inherited},
+    inherited::{ignores_hangup, inherited_socket, reset_inherited},
 };
 
 /// A child process that keeps running when this process ends. Until then its exit can be observed.
@@ -48,4 +48,10 @@ impl Detached {
 pub fn leave_session() {
     // It fails if this process leads a session or group already.
     let _ = rustix::process::setsid();
+}
+
+/// Moves this process into a process group of its own: the signals of the terminal's keys are not for it.
+pub fn leave_group() {
+    // It fails if this process leads a session or group already.
+    let _ = rustix::process::setpgid(None, None);
 }

@@ -17,5 +17,6 @@ pub(super) mod renames;
 pub(super) mod reuse;
 pub(super) mod rules;
 pub(super) mod run;
+pub(super) mod local_server;
 pub(super) mod server;
 pub(super) mod task_values;

@@ -34,7 +34,7 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Makes the fingerprint of a server whose client declares `capabilities`. `None`: it cannot be started as things are,
-    /// because its program is not to be found.
+    /// because its program is not to be found, or it is part of the program.
     pub fn of(config: &ServerConfig, capabilities: &Value) -> Option<Self> {
         let mut hash = Hash::new();
         hash.add("server", config.name.as_str());
@@ -54,6 +54,8 @@ impl Fingerprint {
                 hash.all("argument", args);
                 hash.add("base", base.as_os_str().as_bytes());
             }
+            // Nothing tells whether it is the same as in an earlier process.
+            Endpoint::Local(_) => return None,
         }
         let entry = hash.clone().hex();
         if capabilities.as_object().is_some_and(|declared| !declared.is_empty()) {
@@ -74,6 +76,7 @@ impl Fingerprint {
                 }
             }
             Endpoint::Builtin { .. } => hash.add("version", env!("CARGO_PKG_VERSION")),
+            Endpoint::Local(_) => {}
         }
         Some(Self { entry, whole: hash.hex() })
     }

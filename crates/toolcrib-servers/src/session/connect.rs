@@ -6,6 +6,7 @@ mod builtin_server;
 pub(super) mod facts;
 pub(super) mod failure;
 pub(super) mod handshake;
+mod in_memory;
 pub(super) mod launching;
 mod phases;
 pub(super) mod sandbox_help;
@@ -257,6 +258,20 @@ async fn in_its_era(
     }
 }
 
+/// The pipes to a server that is served in memory, and the task that serves it.
+fn in_this_process(
+    endpoint: &Endpoint,
+    connect_context: &ConnectContext,
+) -> Result<(Pipes, AbortOnDropHandle<()>), Failure> {
+    match endpoint {
+        Endpoint::Builtin { name, args, base } => {
+            builtin_server::serve((name, args, base), connect_context).map_err(|why| Failure::spawn(why, None))
+        }
+        Endpoint::Local(server) => Ok(in_memory::connect(|stream| server.serve(stream))),
+        Endpoint::Stdio(_) | Endpoint::Http(_) => Err(Failure::spawn("is not in memory".to_owned(), None)),
+    }
+}
+
 async fn attempt(
     config: &ServerConfig,
     connect_context: &ConnectContext,
@@ -297,9 +312,8 @@ async fn attempt(
                 Err((phase, cause)) => Err(Failure::of_process(process, &health, phase, cause, config).await),
             }
         }
-        Endpoint::Builtin { name, args, base } => {
-            let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
-                .map_err(|why| Failure::spawn(why, None))?;
+        Endpoint::Builtin { .. } | Endpoint::Local(_) => {
+            let (pipes, task) = in_this_process(&config.endpoint, connect_context)?;
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.secrets);
             let reader = StdioReader::new(pipes, None, Rpc::new((health.clone(), truncator, tap), messages));

@@ -259,6 +259,7 @@ impl Session {
             Endpoint::Stdio(_) => "stdio",
             Endpoint::Http(_) => "http",
             Endpoint::Builtin { .. } => "built-in",
+            Endpoint::Local(_) => "in memory",
         }
     }
 }

@@ -24,7 +24,7 @@ impl Session {
                     action.record("network.transport", "tcp");
                     action.address(&endpoint.url);
                 }
-                Endpoint::Builtin { .. } => {}
+                Endpoint::Builtin { .. } | Endpoint::Local(_) => {}
             }
             if let State::Ready { connection, .. } = &*self.slot.state() {
                 action.record("mcp.protocol.version", &*connection.version);

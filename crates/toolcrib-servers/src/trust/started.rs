@@ -87,6 +87,8 @@ pub(super) fn of(config: &Config, key: &Key) -> Vec<Started> {
             Endpoint::Builtin { .. } => {
                 Line::new("command line", format!("built in: {}", words(&written.words)))
             }
+            // It is part of the program.
+            Endpoint::Local(_) => continue,
         };
         if let Some(file) = &written.env_file {
             let file = folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file);
@@ -183,7 +185,7 @@ fn add_settings(server: &ServerConfig, line: &mut Line) {
     let others = (times, &server.tool_timeouts, server.slow_call_notice, calls, life, &server.watch);
     let process = match &server.endpoint {
         Endpoint::Stdio(child) => Some((child.direct, child.template, child.start_caches, &child.limits)),
-        Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
+        Endpoint::Http(_) | Endpoint::Builtin { .. } | Endpoint::Local(_) => None,
     };
     line.part("other settings", &(others, process));
 }
@@ -200,6 +202,7 @@ fn made(endpoint: &Endpoint, config: &Config) -> AsWritten {
         Endpoint::Builtin { name, args, .. } => {
             (std::iter::once(name).chain(args).map(hidden).collect(), None)
         }
+        Endpoint::Local(_) => (Vec::new(), None),
     };
     AsWritten { words, url, ..AsWritten::default() }
 }

@@ -216,7 +216,7 @@ fn ours(config: &Config, env: &Env, imported: Vec<PathBuf>) -> Vec<OwnPath> {
 fn sandbox_mut(server: &mut ServerConfig) -> Option<&mut Sandbox> {
     match &mut server.endpoint {
         Endpoint::Stdio(child) => child.sandbox.as_mut(),
-        Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
+        Endpoint::Http(_) | Endpoint::Builtin { .. } | Endpoint::Local(_) => None,
     }
 }
 

@@ -14,7 +14,7 @@ use self::{
 };
 use super::{
     contents::Contents,
-    node::{self, Node, Value},
+    node::{self, Entry, Node, Value},
     raw::{self, RawServer},
     source_location::SourceLocation,
 };
@@ -193,6 +193,34 @@ pub(super) fn read(
         notes.push(format!("{}: no servers found in {tables}", origin.name()));
     }
     Ok(servers)
+}
+
+/// Translates the servers in `mcpServers` of a document, and puts them into its `servers`.
+pub(super) fn adopt(
+    root: &mut Node,
+    origin: &SourceLocation,
+    current: &Path,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    const FOREIGN: &str = "mcpServers";
+    let Value::Table(entries) = &mut root.value else { return Ok(()) };
+    let Some(at) = entries.iter().position(|entry| entry.key == FOREIGN) else { return Ok(()) };
+    let table = entries.remove(at);
+    let found = Node { line: table.line, value: Value::Table(vec![table]) };
+    let mut adopted = Vec::new();
+    for server in servers(&found, false, origin, current, notes) {
+        adopted.push(Entry { key: server.name.to_string(), line: server.line, node: server.table? });
+    }
+    match entries.iter_mut().find(|entry| entry.key == "servers") {
+        Some(Entry { node: Node { value: Value::Table(own), .. }, .. }) => own.extend(adopted),
+        // What else it may be is an error of its own.
+        Some(_) => {}
+        None => {
+            let node = Node { line: 0, value: Value::Table(adopted) };
+            entries.push(Entry { key: "servers".to_owned(), line: 0, node });
+        }
+    }
+    Ok(())
 }
 
 /// The text of a file: UTF-8, or UTF-16 with its mark, as some editors of Windows write it.

@@ -11,7 +11,7 @@ use std::{
 use indexmap::IndexMap;
 
 use super::{
-    foreign,
+    foreign, import,
     node::{self, Node},
     overrides::{self, ConfigOverrides},
     raw::{self, Defaults, RawKind, RawServer},
@@ -97,6 +97,45 @@ impl Config {
             None => SourceLocation { folder, ..SourceLocation::default() },
         };
         parse(text, &origin, env, &ConfigOverrides::default())
+    }
+
+    /// Reads a text like [`Config::parse`], with a profile of it and settings in place of its own.
+    ///
+    /// # Errors
+    /// The errors of [`Config::load_with`].
+    #[doc(hidden)]
+    pub fn parse_with(text: &str, base_dir: &Path, env: &Env, overrides: &ConfigOverrides) -> Result<Self> {
+        let origin = SourceLocation { folder: env.folder().join(base_dir), ..SourceLocation::default() };
+        parse(text, &origin, env, overrides)
+    }
+
+    /// Reads the tables and keys of a configuration file as a JSON object. Servers may be in `mcpServers`, in the form of other
+    /// clients. Relative paths start from `base_dir`.
+    ///
+    /// # Errors
+    /// The errors of [`Config::load_with`], without lines.
+    #[doc(hidden)]
+    pub fn of_document(
+        document: &serde_json::Value,
+        base_dir: &Path,
+        env: &Env,
+        overrides: &ConfigOverrides,
+    ) -> Result<Self> {
+        let folder = env.folder().join(base_dir);
+        let origin = SourceLocation { folder, json: true, ..SourceLocation::default() };
+        let (mut root, mut notes) = (Node::of_json(document, 0), Vec::new());
+        import::adopt(&mut root, &origin, env.folder(), &mut notes)?;
+        let mut config = read(&root, &origin, env, overrides).map_err(without_line)?;
+        config.notes.splice(0..0, notes);
+        Ok(config)
+    }
+}
+
+/// An error of what has no lines.
+fn without_line(error: Error) -> Error {
+    match error {
+        Error::Config(wrong) => Error::from(ConfigError { line: None, ..*wrong }),
+        error => error,
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toolcrib_guard::ProcessSpec;
 
 use crate::config::{
-    DenyRule, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames,
+    DenyRule, LocalServer, NamePattern, OauthConfig, ResourceLimits, Sandbox, StopGrace, ToolRenames,
     check::written::AsWritten, env::Names,
 };
 use crate::{error::Error, tool::ServerName};
@@ -99,6 +99,8 @@ pub enum Endpoint {
         /// The folder that relative paths in `args` start from.
         base: PathBuf,
     },
+    /// A tool server of the program itself, served in memory.
+    Local(LocalServer),
 }
 
 impl Endpoint {
@@ -106,7 +108,7 @@ impl Endpoint {
     pub fn sandbox(&self) -> Option<&Sandbox> {
         match self {
             Self::Stdio(child) => child.sandbox.as_ref(),
-            Self::Http(_) | Self::Builtin { .. } => None,
+            Self::Http(_) | Self::Builtin { .. } | Self::Local(_) => None,
         }
     }
 }
@@ -123,6 +125,7 @@ impl fmt::Debug for Endpoint {
                 .field("args", &args.len())
                 .field("base", base)
                 .finish(),
+            Self::Local(server) => server.fmt(f),
         }
     }
 }

@@ -117,7 +117,7 @@ impl ServerConfig {
         match &self.endpoint {
             Endpoint::Stdio(child) => child.varies_by_task(),
             Endpoint::Builtin { args, .. } => args.iter().any(|arg| has_placeholder(arg.as_ref())),
-            Endpoint::Http(_) => false,
+            Endpoint::Http(_) | Endpoint::Local(_) => false,
         }
     }
 
@@ -129,7 +129,7 @@ impl ServerConfig {
         match &mut server.endpoint {
             Endpoint::Stdio(child) => child.put(values),
             Endpoint::Builtin { args, .. } => args.iter_mut().for_each(|arg| values.put_into(arg)),
-            Endpoint::Http(_) => {}
+            Endpoint::Http(_) | Endpoint::Local(_) => {}
         }
         server
     }

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ConnectContext;
+use super::{ConnectContext, in_memory};
 use crate::{
     builtin::{Builtin, Site},
-    process::{LineReader, LineWriter, Pipes},
+    process::Pipes,
 };
 
 /// The pipes to a server that runs in a task, and the task. The error says which argument is wrong.
@@ -17,9 +17,5 @@ pub(super) fn serve(
 ) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
     let site = Site { base, http: &context.http, extractor: context.extractor.clone(), variable: |_| None };
     let builtin = Builtin::parse(name, args, &site)?;
-    let (ours, theirs) = tokio::io::duplex(1 << 16);
-    #[expect(clippy::disallowed_methods, reason = "the connection holds the handle that aborts it")]
-    let task = AbortOnDropHandle::new(tokio::spawn(builtin.serve(theirs)));
-    let (read, write) = tokio::io::split(ours);
-    Ok((Pipes { reader: LineReader::new(read), writer: LineWriter::new(write) }, task))
+    Ok(in_memory::connect(|stream| builtin.serve(stream)))
 }

@@ -41,7 +41,7 @@ async fn connect_reviewed(
     let list_check = &ToolListCheck::new(config, connect_context);
     let cached = match &config.endpoint {
         Endpoint::Stdio(spec) => connect_context.launcher.with_caches(spec).map(|spec| config.starting(spec)),
-        Endpoint::Http(_) | Endpoint::Builtin { .. } => None,
+        Endpoint::Http(_) | Endpoint::Builtin { .. } | Endpoint::Local(_) => None,
     };
     let config = cached.as_ref().unwrap_or(config);
     let Endpoint::Stdio(spec) = &config.endpoint else {
@@ -161,7 +161,7 @@ async fn start(
         let of_task = connect_context.of_task(config)?;
         let spec = match &of_task.as_deref().unwrap_or(config).endpoint {
             Endpoint::Stdio(spec) => spec.clone(),
-            Endpoint::Http(_) | Endpoint::Builtin { .. } => spec.clone(),
+            Endpoint::Http(_) | Endpoint::Builtin { .. } | Endpoint::Local(_) => spec.clone(),
         };
         let secrets = connect_context.secrets.clone();
         let looking = move || launch.observe(&spec, &secrets, live, took);

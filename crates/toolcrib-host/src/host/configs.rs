@@ -1,0 +1,63 @@
+//! Configurations as requests bring them.
+
+use std::{collections::HashMap, path::{Path, PathBuf}};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::message::invalid;
+use crate::{
+    config::{Config, ConfigOverrides, Env},
+    error::Result,
+};
+
+/// A configuration, and how it is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ConfigParams {
+    file: Option<PathBuf>,
+    document: Option<Value>,
+    text: Option<String>,
+    profile: Option<String>,
+    set: Vec<String>,
+    servers: Vec<String>,
+    folder: Option<PathBuf>,
+    env: Option<HashMap<String, String>>,
+}
+
+impl ConfigParams {
+    /// The variables and the folder that it is read with.
+    pub(super) fn env(&self) -> Env {
+        env(self.env.as_ref(), self.folder.as_deref())
+    }
+
+    /// Reads it.
+    pub(super) fn read(&self) -> Result<Config> {
+        let env = self.env();
+        let overrides = ConfigOverrides::new(self.profile.clone(), self.set.clone());
+        let mut config = match (&self.file, &self.document, &self.text) {
+            (file, None, None) => Config::load_with(file.as_deref(), &env, &overrides)?,
+            (None, Some(document), None) => Config::of_document(document, Path::new(""), &env, &overrides)?,
+            (None, None, Some(text)) => Config::parse_with(text, Path::new(""), &env, &overrides)?,
+            _ => return Err(invalid("`config` has more than one of `file`, `document` and `text`")),
+        };
+        if !self.servers.is_empty() {
+            let kept = config.select(&self.servers)?;
+            config.servers.retain(|name, _| kept.contains(name));
+        }
+        Ok(config)
+    }
+}
+
+/// An environment with these variables and this current folder, or those of the host.
+pub(super) fn env(variables: Option<&HashMap<String, String>>, folder: Option<&Path>) -> Env {
+    let process = Env::process();
+    if variables.is_none() && folder.is_none() {
+        return process;
+    }
+    let folder = folder.unwrap_or(process.folder()).to_owned();
+    match variables {
+        Some(variables) => Env::new(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())), folder),
+        None => Env::new(std::env::vars(), folder),
+    }
+}

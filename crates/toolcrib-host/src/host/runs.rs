@@ -1,0 +1,330 @@
+//! The method `run.start`.
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    Host, Object, Request, cancelled,
+    agents::{EVENTS, read_task, whole},
+    callbacks::Callbacks,
+    configs::ConfigParams,
+    managers::ManagerUse,
+    message::{self, invalid, raw},
+    models::ModelParams,
+};
+use crate::{
+    agent::Agent,
+    cancel::CancelGuard,
+    config::Config,
+    error::{Error, Result},
+    llm::LlmClient,
+    manager::StartOptions,
+    recording::{CassettePlayer, Feed},
+    run::{
+        BudgetLimits, CASSETTE, Resume, Run, RunEvent, RunSummary, Scorer, ScorerError, TaskFileOptions,
+        TaskFilter, TaskSet,
+    },
+    task::{Task, TaskReport},
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StartParams {
+    run: String,
+    manager: Option<String>,
+    config: Option<ConfigParams>,
+    llm: Option<String>,
+    model: Option<ModelParams>,
+    tasks: Tasks,
+    jobs: Option<NonZeroUsize>,
+    k: Option<NonZeroU32>,
+    #[serde(default)]
+    until_pass: bool,
+    out: Option<PathBuf>,
+    resume: Option<ResumeParams>,
+    #[serde(default)]
+    record: bool,
+    replay: Option<PathBuf>,
+    #[serde(default)]
+    budget: BudgetParams,
+    #[serde(default)]
+    allow_commands: bool,
+    limit: Option<usize>,
+    filter: Option<String>,
+    #[serde(default)]
+    events: bool,
+    #[serde(default)]
+    score: bool,
+}
+
+/// A file of tasks, or tasks.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Tasks {
+    List(Vec<Value>),
+    File { file: PathBuf },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ResumeParams {
+    Word(String),
+    Run {
+        run: String,
+        #[serde(default)]
+        errored: bool,
+    },
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct BudgetParams {
+    usd: Option<f64>,
+    tokens: Option<u64>,
+    seconds: Option<f64>,
+}
+
+/// Asks the client for the scores of answers.
+struct ClientScorer {
+    run: String,
+    callbacks: Callbacks,
+}
+
+#[derive(Deserialize)]
+struct ClientScore {
+    score: Option<f64>,
+}
+
+impl Scorer for ClientScorer {
+    fn score<'a>(
+        &'a self,
+        task: &'a Task,
+        report: &'a TaskReport,
+    ) -> BoxFuture<'a, std::result::Result<Option<f64>, ScorerError>> {
+        async move {
+            let params = json!({"run": self.run, "task": task, "report": whole(report)});
+            let answer = self.callbacks.ask("run.score", &params).await.map_err(|error| error.message)?;
+            let ClientScore { score } = serde_json::from_str(answer.get())?;
+            Ok(score)
+        }
+        .boxed()
+    }
+}
+
+impl Host {
+    pub(super) async fn start_run(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+        let params: StartParams = request.params()?;
+        let cancel = request.cancel.child_token();
+        let name = params.run.clone();
+        self.add(&name, Object::Run(Arc::new(CancelGuard(cancel.clone()))))?;
+        let outcome = Box::pin(self.execute(params, cancel)).await;
+        self.objects().remove(&name);
+        match outcome {
+            Err(Error::Cancelled) if request.cancel.is_cancelled() => Err(cancelled()),
+            outcome => outcome,
+        }
+    }
+
+    async fn execute(
+        &self,
+        params: StartParams,
+        cancel: crate::cancel::CancellationToken,
+    ) -> Result<Box<RawValue>> {
+        let owned = params.manager.as_deref().map(|name| self.manager(name)).transpose()?;
+        let (config, used, folder) = match (&owned, &params.config) {
+            (Some(owned), None) => (owned.config.clone(), Some(owned.borrow()?), None),
+            (None, Some(config)) => (config.read()?, None, Some(config.env().folder().to_owned())),
+            _ => return Err(invalid("a run needs either `manager` or `config`")),
+        };
+        let tasks = read_tasks(params.tasks, params.filter.as_deref(), params.limit, &config).await?;
+        let llm = match &params.llm {
+            Some(name) => Some(self.llm(name)?),
+            None if params.replay.is_some() || !tasks.ask_model()? => None,
+            None => Some(self.models.client(&params.model.unwrap_or_default(), Some(&config))?),
+        };
+        let out = params.out.unwrap_or_else(|| "runs".into());
+        let out = folder.map_or(out.clone(), |folder| folder.join(out));
+        let judge = tasks.ask_judge()?.then(|| self.judge(&config)).transpose()?;
+        let (name, outbox) = (params.run.clone(), self.outbox.clone());
+        let budget = params.budget;
+        let seconds = budget.seconds.map(Duration::try_from_secs_f64).transpose();
+        let seconds = seconds.map_err(|error| invalid(format!("`budget.seconds`: {error}")))?;
+        let secrets = config.secrets.clone();
+        let mut run = Run::new(config, tasks)
+            .out(out)
+            .until_pass(params.until_pass)
+            .resume(resume(params.resume)?)
+            .budget(BudgetLimits::new(budget.usd, budget.tokens, seconds))
+            .start_options(StartOptions::new().page_extractor(Agent::page_extractor))
+            .observe(move |event| {
+                let Some(event) = told(&event) else { return };
+                let line = message::notification("run.event", &json!({"run": name, "event": event}));
+                match &event {
+                    // Never dropped: it is the result of a task.
+                    Value::Object(event) if event.contains_key("task_ended") => outbox.send(line),
+                    _ => outbox.send_event(|_| line),
+                }
+            })
+            .cancel(cancel.clone());
+        if let Some(jobs) = params.jobs {
+            run = run.jobs(jobs);
+        }
+        if let Some(k) = params.k {
+            run = run.samples(k);
+        }
+        if let Some(llm) = llm {
+            run = run.model(llm);
+        }
+        if let Some(judge) = judge {
+            run = run.judge(judge);
+        }
+        if params.allow_commands {
+            run = run.allow_commands();
+        }
+        if params.score {
+            run = run.scorer(ClientScorer { run: params.run.clone(), callbacks: self.callbacks.clone() });
+        }
+        if params.record {
+            run = run.record();
+        }
+        if let Some(path) = params.replay {
+            let path = if path.is_dir() { path.join(CASSETTE) } else { path };
+            run = run.replay(CassettePlayer::open(&path, secrets, cancel.clone())?);
+        }
+        let run = match &used {
+            Some(ManagerUse { manager, .. }) => run.servers(manager.clone()),
+            None => run,
+        };
+        let ending = owned.map(|owned| owned.cancel.clone());
+        let until_ended = async {
+            match ending {
+                Some(ending) => ending.cancelled().await,
+                None => std::future::pending().await,
+            }
+            cancel.cancel();
+            std::future::pending::<()>().await;
+        };
+        let working = self.work(run, &params.run, params.events);
+        let summary = tokio::select! {
+            summary = working => summary?,
+            () = until_ended => return Err(Error::Cancelled),
+        };
+        Ok(raw(&summarized(&summary)))
+    }
+
+    async fn work(&self, run: Run, name: &str, events: bool) -> Result<RunSummary> {
+        let shared = |error: Arc<Error>| Arc::try_unwrap(error).unwrap_or_else(|error| Error::Remote(Box::new((&*error).into())));
+        let open = run.open()?;
+        let id = json!({"opened": {"run": open.id(), "tasks_left": open.tasks_left()}});
+        self.outbox.send(message::notification("run.event", &json!({"run": name, "event": id})));
+        let mut started = Box::new(Box::pin(open.start()).await.map_err(shared)?);
+        if events {
+            let (feed, events) = Feed::open(EVENTS);
+            started.watch(feed);
+            let telling =
+                self.tell_events(events, |event| ("run.event", json!({"run": name, "event": {"agent": event}})));
+            // The feed ends with the tasks.
+            tokio::join!(Box::pin(started.run_tasks()), telling);
+        } else {
+            Box::pin(started.run_tasks()).await;
+        }
+        Box::pin(started.finish()).await
+    }
+
+    /// The model that judges answers.
+    fn judge(&self, config: &Config) -> Result<LlmClient> {
+        let params = ModelParams { client: config.judge.client.clone(), ..ModelParams::default() };
+        self.models.client(&params, Some(config))
+    }
+}
+
+/// Reads the tasks on a thread for that: their file may be long.
+async fn read_tasks(
+    tasks: Tasks,
+    filter: Option<&str>,
+    limit: Option<usize>,
+    config: &Config,
+) -> Result<TaskSet> {
+    let filter = filter.map(str::parse::<TaskFilter>).transpose();
+    let filter = filter.map_err(|error| invalid(format!("`filter`: {error}")))?;
+    let mut options = TaskFileOptions::default();
+    options.score.clone_from(&config.run.score);
+    let read = move || {
+        let mut tasks: TaskSet = match tasks {
+            Tasks::File { file } => TaskSet::load_with(&file, &options)?,
+            Tasks::List(tasks) => {
+                let numbered = tasks.into_iter().enumerate().map(|(index, task)| {
+                    let mut task = read_task(task)?;
+                    if task.id.is_empty() || task.id == "question" {
+                        task.id = (index + 1).to_string();
+                    }
+                    Ok(task)
+                });
+                numbered.collect::<Result<Vec<Task>>>()?.into()
+            }
+        };
+        if let Some(filter) = &filter {
+            tasks.retain(|task| filter.wants(task))?;
+        }
+        if let Some(limit) = limit {
+            tasks.truncate(limit);
+        }
+        Ok(tasks)
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or(Err(Error::Cancelled))
+}
+
+fn resume(params: Option<ResumeParams>) -> Result<Resume> {
+    Ok(match params {
+        None => Resume::Never,
+        Some(ResumeParams::Run { run, errored }) => Resume::Run { id: run, errored },
+        Some(ResumeParams::Word(word)) => match word.as_str() {
+            "never" => Resume::Never,
+            "interrupted" => Resume::Interrupted,
+            "errored" => Resume::Errored,
+            other => {
+                return Err(invalid(format!("`resume` is `{other}`: use never, interrupted, errored or {{\"run\": ID}}")));
+            }
+        },
+    })
+}
+
+/// An event for the client. `None`: it needs none.
+fn told(event: &RunEvent<'_>) -> Option<Value> {
+    Some(match event {
+        RunEvent::Server(event) => json!({"server": event}),
+        RunEvent::ServersStarted(report) => {
+            json!({"servers_started": {"ready": report.ready(), "servers": report.servers, "wall_ms": report.wall.as_secs_f64() * 1000.0}})
+        }
+        RunEvent::StartCancelled(report) => json!({"start_cancelled": report}),
+        RunEvent::Warning(warning) => json!({"warning": warning}),
+        RunEvent::TaskEnded(report) => json!({"task_ended": report}),
+        _ => return None,
+    })
+}
+
+fn summarized(summary: &RunSummary) -> Value {
+    json!({
+        "run": summary.run,
+        "folder": summary.folder,
+        "totals": summary.totals.document(),
+        "warnings": summary.warnings,
+        "init_ms": summary.init.as_secs_f64() * 1000.0,
+        "wall_ms": summary.wall.as_secs_f64() * 1000.0,
+        "interruptions": summary.interruptions,
+        "end": summary.end,
+        "budget_used_up": summary.budget_used_up,
+        "page": summary.page.as_ref().ok(),
+        "model_scripted": summary.model_scripted,
+        "recorded": summary.recorded,
+        "cassette_error": summary.cassette_error,
+    })
+}
