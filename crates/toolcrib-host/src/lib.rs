@@ -4,6 +4,8 @@
 //!
 //! The crate is a part of toolcrib: what is here can change in any version.
 
+#![recursion_limit = "256"]
+
 mod host;
 
 pub use host::serve_host;
@@ -12,5 +14,5 @@ use toolcrib_core::{background, cancel, config, error, json_rpc, task, tool};
 use toolcrib_gateway::gateway;
 use toolcrib_models::llm;
 use toolcrib_net::http;
-use toolcrib_runs::{agent, recording, report, run};
+use toolcrib_runs::{agent, recording, run};
 use toolcrib_servers::{catalog, manager, process, session, start};

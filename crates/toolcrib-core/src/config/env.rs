@@ -60,6 +60,13 @@ impl Env {
         Self { folder: folder.into(), vars }
     }
 
+    /// The same variables with another current folder, which should be absolute.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_folder(self, folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), ..self }
+    }
+
     /// The value of a variable, if it is set.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.vars.get(name).map(String::as_str)

@@ -13,6 +13,7 @@ use crate::{
     agent::Agent,
     config::{AgentConfig, Config},
     error::{Error, Result},
+    manager::Borrower,
     recording::{Feed, LiveEvents},
     run::parse_tasks,
     task::{Task, TaskReport},
@@ -49,7 +50,7 @@ impl Host {
         }
         // Its servers may be lent to one task each.
         let used = owned.borrow()?;
-        let lent = used.manager.lend_to_task(toolcrib_core::config::TaskValues::default());
+        let lent = used.manager.lend(Borrower::Task);
         let agent = match llm {
             Some(llm) => Agent::new(self.llm(&llm)?, lent.toolbox(), config),
             None => match &owned.config.llm {

@@ -52,12 +52,9 @@ impl ConfigParams {
 /// An environment with these variables and this current folder, or those of the host.
 pub(super) fn env(variables: Option<&HashMap<String, String>>, folder: Option<&Path>) -> Env {
     let process = Env::process();
-    if variables.is_none() && folder.is_none() {
-        return process;
-    }
     let folder = folder.unwrap_or(process.folder()).to_owned();
     match variables {
-        Some(variables) => Env::new(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())), folder),
-        None => Env::new(std::env::vars(), folder),
+        Some(variables) => Env::new(folder, variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
+        None => process.in_folder(&folder),
     }
 }

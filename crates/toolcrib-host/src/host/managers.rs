@@ -322,10 +322,7 @@ async fn find(
         return Ok(entry.clone());
     }
     // Its list may be on its way.
-    let session = toolbox.await_server(server).await?;
-    if session.is_parked() {
-        session.start_parked().await?;
-    }
+    toolbox.awake(server).await?;
     toolbox.catalog().find(server, tool).cloned()
 }
 

@@ -39,6 +39,13 @@ pub(super) struct ModelParams {
     env: Option<HashMap<String, String>>,
 }
 
+impl ModelParams {
+    /// A client of a configuration by its name. `None`: the one that is asked.
+    pub(super) fn named(client: Option<String>) -> Self {
+        Self { client, ..Self::default() }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OpenParams {
@@ -255,6 +262,7 @@ fn piece(delta: Delta<'_>) -> Value {
         Delta::Call { index, name } => json!({"call": {"index": index, "name": name}}),
         Delta::Arguments { index, text } => json!({"arguments": {"index": index, "text": text}}),
         Delta::Restarted => json!({"restarted": true}),
+        _ => json!({}),
     }
 }
 

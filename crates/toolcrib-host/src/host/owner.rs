@@ -7,6 +7,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// Waits until the process that made the pair of sockets has ended. A fork of it may hold a copy of its end, which then
 /// does not close. Never ready where the process is not known.
 pub(super) fn ended(socket: &UnixStream) -> impl Future<Output = ()> + use<> {
+    #[expect(deprecated, reason = "sound here: an owned descriptor stays the same while registered")]
     let owner = handle(socket).and_then(|handle| AsyncFd::with_interest(handle, Interest::READABLE).ok());
     async move {
         match owner {

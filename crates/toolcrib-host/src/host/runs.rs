@@ -241,8 +241,7 @@ impl Host {
 
     /// The model that judges answers.
     fn judge(&self, config: &Config) -> Result<LlmClient> {
-        let params = ModelParams { client: config.judge.client.clone(), ..ModelParams::default() };
-        self.models.client(&params, Some(config))
+        self.models.client(&ModelParams::named(config.judge.client.clone()), Some(config))
     }
 }
 
