@@ -43,7 +43,8 @@ use self::{
     },
     runs::{demo::Demo, diff::Diff, export::Export, list::Runs, report::Report, run::Run, view::View},
     servers::{
-        builtin::Builtin, call::Call, host::Host, prompt::Prompt, read::Read, serve::Serve, tools::Tools, up::Up,
+        builtin::Builtin, call::Call, host::Host, prompt::Prompt, read::Read, serve::Serve, tools::Tools,
+        up::Up,
     },
     setup::{
         check::Check,

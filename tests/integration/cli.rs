@@ -4,6 +4,7 @@ mod bench_call;
 mod bench_init;
 mod commands;
 mod first_use;
+mod host;
 mod input_errors;
 mod install;
 mod log;

@@ -167,10 +167,8 @@ impl Host {
 
     fn dispatch<'a>(&'a self, request: Request<'a>) -> Option<BoxFuture<'a, Result<Box<RawValue>>>> {
         let stoppable = |work: BoxFuture<'a, Result<Box<RawValue>>>| {
-            async move {
-                request.cancel.run_until_cancelled(work).await.unwrap_or_else(|| Err(cancelled()))
-            }
-            .boxed()
+            async move { request.cancel.run_until_cancelled(work).await.unwrap_or_else(|| Err(cancelled())) }
+                .boxed()
         };
         Some(match request.method {
             "manager.start" => self.start_manager(request).boxed(),

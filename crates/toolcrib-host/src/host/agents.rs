@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     agent::Agent,
-    config::{AgentConfig, Config},
+    config::{AgentConfig, Config, Env},
     error::{Error, Result},
     manager::Borrower,
     recording::{Feed, LiveEvents},
@@ -40,7 +40,7 @@ impl Host {
         let RunParams { manager, llm, agent, task, tools, events, timeout_ms } = request.params()?;
         let owned = self.manager(&manager)?;
         let config = match agent {
-            Some(table) => agent_config(table, &owned.config)?,
+            Some(table) => agent_config(&table, &owned.env)?,
             None => owned.config.agent.clone(),
         };
         let mut task = read_task(task)?;
@@ -55,7 +55,7 @@ impl Host {
             Some(llm) => Agent::new(self.llm(&llm)?, lent.toolbox(), config),
             None => match &owned.config.llm {
                 Some(Ok(_)) => {
-                    let llm = self.models.client(&<_>::default(), Some(&owned.config))?;
+                    let llm = self.models.client(&<_>::default(), Some((&owned.config, &owned.env)))?;
                     Agent::new(llm, lent.toolbox(), config)
                 }
                 Some(Err(error)) => return Err(Error::Remote(Box::new((&**error).into()))),
@@ -63,13 +63,16 @@ impl Host {
             },
         };
         let mut agent = agent.cancel_with(request.cancel.clone());
-        let telling = if events {
-            let (feed, events) = Feed::open(EVENTS);
-            agent = agent.watched(feed);
-            Some(self.tell_events(events, |event| ("agent.event", with_id(request.id, json!({"event": event})))))
-        } else {
-            None
-        };
+        let telling =
+            if events {
+                let (feed, events) = Feed::open(EVENTS);
+                agent = agent.watched(feed);
+                Some(self.tell_events(events, |event| {
+                    ("agent.event", with_id(request.id, json!({"event": event})))
+                }))
+            } else {
+                None
+            };
         let stop = request.cancel.clone();
         let working = async {
             let report = agent.run(&task).await;
@@ -107,10 +110,9 @@ impl Host {
     }
 }
 
-/// The agent of a table `[agent]`, or of that of `config` where the table has only some of its keys.
-fn agent_config(table: Map<String, Value>, config: &Config) -> Result<AgentConfig> {
-    let env = super::configs::env(None, config.file.as_ref().and_then(|file| file.parent()));
-    Ok(Config::of_document(&json!({"agent": table}), "".as_ref(), &env, &<_>::default())?.agent)
+/// The agent of a table `[agent]`.
+fn agent_config(table: &Map<String, Value>, env: &Env) -> Result<AgentConfig> {
+    Ok(Config::of_document(&json!({"agent": table}), "".as_ref(), env, &<_>::default())?.agent)
 }
 
 /// A question, or a task as a file has it.

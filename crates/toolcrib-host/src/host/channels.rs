@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{
     Host, Object, Request,
+    functions::one_line,
     message::{self, raw},
     outbox::Outbox,
 };
@@ -78,7 +79,10 @@ impl Host {
             };
             outbox.send(message::notification("channel.closed", &json!({"channel": name, "reason": reason})));
         };
-        self.add(&channel, Object::Channel(Arc::new(Channel { messages, _serving: Background::spawn(serving) })))?;
+        self.add(
+            &channel,
+            Object::Channel(Arc::new(Channel { messages, _serving: Background::spawn(serving) })),
+        )?;
         Ok(raw(&json!({})))
     }
 
@@ -92,14 +96,9 @@ impl Host {
 }
 
 /// Writes the client's messages to the endpoint.
-async fn pass_in(
-    mut messages: mpsc::UnboundedReceiver<Box<RawValue>>,
-    mut write: impl AsyncWrite + Unpin,
-) {
+async fn pass_in(mut messages: mpsc::UnboundedReceiver<Box<RawValue>>, mut write: impl AsyncWrite + Unpin) {
     while let Some(message) = messages.recv().await {
-        // Written on several lines, it would be several messages.
-        let line = message.get().replace(['\n', '\r'], " ") + "\n";
-        if write.write_all(line.as_bytes()).await.is_err() {
+        if write.write_all((one_line(&message) + "\n").as_bytes()).await.is_err() {
             return;
         }
     }

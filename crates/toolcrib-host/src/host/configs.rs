@@ -1,6 +1,9 @@
 //! Configurations as requests bring them.
 
-use std::{collections::HashMap, path::{Path, PathBuf}};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -54,7 +57,9 @@ pub(super) fn env(variables: Option<&HashMap<String, String>>, folder: Option<&P
     let process = Env::process();
     let folder = folder.unwrap_or(process.folder()).to_owned();
     match variables {
-        Some(variables) => Env::new(folder, variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))),
+        Some(variables) => {
+            Env::new(folder, variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+        }
         None => process.in_folder(&folder),
     }
 }

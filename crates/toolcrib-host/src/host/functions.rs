@@ -1,25 +1,29 @@
-//! Servers whose tools are functions of the client.
+//! Servers whose tools are functions of the client: small MCP servers in memory, which pass calls on.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use rmcp::{
-    ErrorData, RoleServer, ServerHandler, ServiceExt,
-    model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-        PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
-    },
-    service::RequestContext,
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tokio::io::DuplexStream;
 
-use super::{callbacks::Callbacks, message::invalid};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
+use tokio::io::{AsyncWriteExt, DuplexStream};
+
+use super::{
+    callbacks::Callbacks,
+    message::{invalid, raw, refusal},
+};
 use crate::{
+    cancel::CancellationToken,
     config::{self, Config, Endpoint, LocalServer, ServerEntry},
     error::Result,
-    tool::ServerName,
+    process::{Line, LineReader},
+    tool::{ServerName, Tool},
 };
+
+/// Revision of MCP that these servers speak.
+const REVISION: &str = "2025-11-25";
 
 /// A server of functions, as the client describes it.
 #[derive(Debug, Deserialize)]
@@ -43,14 +47,14 @@ impl FunctionServers {
         let made = |(name, FunctionServer { tools, instructions }): (ServerName, FunctionServer)| {
             let tools = tools.into_iter().map(tool).collect::<std::result::Result<Vec<_>, _>>();
             let server = tools.map(|tools| {
-                let functions = Functions {
+                let functions = Arc::new(Functions {
                     server: name.clone(),
                     manager: manager.clone(),
-                    tools: tools.into(),
-                    instructions: instructions.map(Into::into),
+                    tools,
+                    instructions,
                     callbacks: callbacks.clone(),
-                };
-                LocalServer::new(move |stream| serve(functions.clone(), stream))
+                });
+                LocalServer::new(move |stream| functions.clone().serve(stream))
             });
             (name, server)
         };
@@ -80,77 +84,157 @@ impl FunctionServers {
 }
 
 /// A tool in the form of MCP.
-fn tool(mut tool: Map<String, Value>) -> std::result::Result<Tool, String> {
+fn tool(mut tool: Map<String, Value>) -> std::result::Result<Value, String> {
     for (ours, theirs) in [("input_schema", "inputSchema"), ("output_schema", "outputSchema")] {
-        if let Some(value) = tool.remove(ours).filter(|value| !value.is_null()) {
+        if let Some(value) = tool.remove(ours) {
             tool.insert(theirs.to_owned(), value);
         }
     }
+    tool.retain(|_, value| !value.is_null());
     if !tool.contains_key("inputSchema") {
         tool.insert("inputSchema".to_owned(), json!({"type": "object"}));
     }
-    tool.retain(|_, value| !value.is_null());
-    let name = tool.get("name").map_or_else(|| "a tool without a name".to_owned(), Value::to_string);
-    serde_json::from_value(Value::Object(tool)).map_err(|error| format!("{name}: {error}"))
+    let (known, unusable) = Tool::from_wire(tool.clone()).map_err(|why| format!("a tool {why}"))?;
+    match unusable.first() {
+        Some(member) => Err(format!("`{member}` of the tool `{}` cannot be used", known.name)),
+        None => Ok(Value::Object(tool)),
+    }
 }
 
-#[derive(Clone)]
 struct Functions {
     server: ServerName,
     manager: Arc<str>,
-    tools: Arc<[Tool]>,
-    instructions: Option<Arc<str>>,
+    tools: Vec<Value>,
+    instructions: Option<String>,
     callbacks: Callbacks,
 }
 
-async fn serve(functions: Functions, stream: DuplexStream) {
-    match ServiceExt::<RoleServer>::serve(functions, stream).await {
-        Ok(service) => drop(service.waiting().await),
-        Err(error) => tracing::debug!(%error, "a server of functions ended before its handshake"),
-    }
+/// A message of the manager.
+#[derive(Deserialize)]
+struct Asked {
+    id: Option<Box<RawValue>>,
+    #[serde(default)]
+    method: String,
+    params: Option<Box<RawValue>>,
 }
 
-impl ServerHandler for Functions {
-    fn get_info(&self) -> ServerConfig {
-        let info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(Implementation::new(self.server.as_str(), env!("CARGO_PKG_VERSION")));
-        match &self.instructions {
-            Some(instructions) => info.with_instructions(instructions.to_string()),
-            None => info,
+#[derive(Deserialize)]
+struct Called {
+    name: String,
+    arguments: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct GivenUp {
+    #[serde(rename = "requestId")]
+    id: Box<RawValue>,
+}
+
+impl Functions {
+    /// Serves one connection.
+    async fn serve(self: Arc<Self>, stream: DuplexStream) {
+        let (read, mut write) = tokio::io::split(stream);
+        let (mut lines, mut calls) = (LineReader::new(read), FuturesUnordered::new());
+        let mut open = HashMap::<String, CancellationToken>::new();
+        loop {
+            let answer = tokio::select! {
+                biased;
+                Some((id, answer)) = calls.next() => {
+                    let id: Box<RawValue> = id;
+                    open.remove(id.get());
+                    answer
+                }
+                line = lines.next() => {
+                    let Some(Line::Whole(line)) = line else { return };
+                    let Ok(Asked { id, method, params }) = serde_json::from_slice(line) else { continue };
+                    match (id, method.as_str()) {
+                        (Some(id), "tools/call") => {
+                            let cancel = CancellationToken::new();
+                            open.insert(id.get().to_owned(), cancel.clone());
+                            calls.push(self.call(id, params, cancel));
+                            continue;
+                        }
+                        (Some(id), method) => self.answer(&id, method),
+                        (None, "notifications/cancelled") => {
+                            let params = params.as_deref().map_or("null", RawValue::get);
+                            if let Ok(GivenUp { id }) = serde_json::from_str(params)
+                                && let Some(call) = open.get(id.get())
+                            {
+                                call.cancel();
+                            }
+                            continue;
+                        }
+                        (None, _) => continue,
+                    }
+                }
+            };
+            if write.write_all((answer + "\n").as_bytes()).await.is_err() {
+                return;
+            }
         }
     }
 
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> std::result::Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.tools.to_vec()))
+    fn answer(&self, id: &RawValue, method: &str) -> String {
+        let result = match method {
+            "initialize" => {
+                let software = json!({"name": self.server, "version": env!("CARGO_PKG_VERSION")});
+                let mut result = json!({"protocolVersion": REVISION, "capabilities": {"tools": {}}, "serverInfo": software});
+                if let Some(instructions) = &self.instructions {
+                    result["instructions"] = instructions.as_str().into();
+                }
+                result
+            }
+            "tools/list" => json!({"tools": self.tools}),
+            "ping" => json!({}),
+            _ => return refusal(id, -32601, "there is no such method"),
+        };
+        format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, id.get())
     }
 
-    async fn call_tool(
+    /// Has the client call a function; the line of the answer. If it is dropped or cancelled, the client hears of it.
+    async fn call(
         &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> std::result::Result<CallToolResponse, ErrorData> {
-        let params = json!({
-            "manager": self.manager,
-            "server": self.server,
-            "tool": request.name,
-            "arguments": request.arguments.unwrap_or_default(),
-        });
-        let asking = self.callbacks.ask("function.call", &params);
-        // Dropped when the call is given up: then the client hears of it.
-        let answer = match context.ct.run_until_cancelled(asking).await {
-            Some(answer) => answer,
-            None => return Err(ErrorData::internal_error("the call was cancelled", None)),
+        id: Box<RawValue>,
+        params: Option<Box<RawValue>>,
+        cancel: CancellationToken,
+    ) -> (Box<RawValue>, String) {
+        let params = params.as_deref().map_or("null", RawValue::get);
+        let Called { name, arguments } = match serde_json::from_str(params) {
+            Ok(called) => called,
+            Err(error) => {
+                let refused = refusal(&id, -32602, &error.to_string());
+                return (id, refused);
+            }
         };
-        let result: CallToolResult = match answer {
-            Ok(result) => serde_json::from_str(result.get()).map_err(|error| {
-                ErrorData::internal_error(format!("the function's result is none of a tool: {error}"), None)
-            })?,
-            Err(error) => CallToolResult::error(vec![ContentBlock::text(error.message)]),
+        let arguments = arguments.unwrap_or_else(|| raw(&json!({})));
+        let asked =
+            FunctionCall { manager: &self.manager, server: &self.server, tool: &name, arguments: &arguments };
+        let asking = self.callbacks.ask("function.call", &asked);
+        let result = match cancel.run_until_cancelled(asking).await {
+            Some(Ok(result)) => result,
+            Some(Err(error)) => {
+                raw(&json!({"content": [{"type": "text", "text": error.message}], "isError": true}))
+            }
+            None => {
+                let refused = refusal(&id, -32800, "the call was cancelled");
+                return (id, refused);
+            }
         };
-        Ok(result.into())
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#, id.get(), one_line(&result));
+        (id, answer)
     }
+}
+
+/// Parameters of the request `function.call`.
+#[derive(serde::Serialize)]
+struct FunctionCall<'a> {
+    manager: &'a str,
+    server: &'a ServerName,
+    tool: &'a str,
+    arguments: &'a RawValue,
+}
+
+/// JSON without line feeds, which would end the message. Inside of texts there are none.
+pub(super) fn one_line(json: &RawValue) -> String {
+    json.get().replace(['\n', '\r'], " ")
 }

@@ -22,7 +22,7 @@ use crate::{
     background::Background,
     cancel::CancellationToken,
     catalog::{CatalogEntry, ToolCatalog},
-    config::Config,
+    config::{Config, Env},
     error::{Error, ErrorCode, RemoteError, Result},
     gateway::{Gateway, Router},
     json_rpc::RawObject,
@@ -39,6 +39,8 @@ pub(super) struct OwnedManager {
     /// Everybody who has a handle on the manager.
     users: TaskTracker,
     pub(super) config: Config,
+    /// Variables and folder that it was read with.
+    pub(super) env: Env,
     functions: Arc<FunctionServers>,
     pub(super) gateway: Gateway,
     /// Tells clients of channels, and servers, of changes.
@@ -134,6 +136,7 @@ impl Host {
     pub(super) async fn start_manager(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let StartParams { manager: name, config, functions, events, locked } = request.params()?;
         let functions = Arc::new(FunctionServers::new(functions, name.clone(), self.callbacks.clone()));
+        let env = config.env();
         let mut config = config.read()?;
         functions.add_to(&mut config)?;
         if locked {
@@ -177,6 +180,7 @@ impl Host {
             manager: Mutex::new(Some(Arc::new(manager))),
             users: TaskTracker::new(),
             config,
+            env,
             functions,
             _telling: Background::spawn({
                 let gateway = gateway.clone();
@@ -222,7 +226,11 @@ impl Host {
         let ServerParams { manager, server } = request.params()?;
         let owned = self.manager(&manager)?;
         let used = owned.borrow()?;
-        owned.cancel.run_until_cancelled(used.manager.restart(&server)).await.unwrap_or(Err(Error::Cancelled))?;
+        owned
+            .cancel
+            .run_until_cancelled(used.manager.restart(&server))
+            .await
+            .unwrap_or(Err(Error::Cancelled))?;
         Ok(raw(&json!({})))
     }
 
@@ -255,14 +263,17 @@ impl Host {
     }
 
     pub(super) async fn call(&self, request: Request<'_>) -> Result<Box<RawValue>> {
-        let CallParams { manager, server, tool, arguments, timeout_ms, progress, unchecked } = request.params()?;
+        let CallParams { manager, server, tool, arguments, timeout_ms, progress, unchecked } =
+            request.params()?;
         let owned = self.manager(&manager)?;
         let toolbox = owned.borrow()?.manager.toolbox();
         let text = arguments.as_ref().map_or("{}", |arguments| arguments.get());
         let wrong = |error| invalid(format!("`arguments` are not an object: {error}"));
         let values: Map<String, Value> = serde_json::from_str(text).map_err(wrong)?;
-        let mut options =
-            CallOptions::new().timeout(limit(timeout_ms)?).exact_numbers(ExactNumbers::of(text)).cancel(request.cancel.clone());
+        let mut options = CallOptions::new()
+            .timeout(limit(timeout_ms)?)
+            .exact_numbers(ExactNumbers::of(text))
+            .cancel(request.cancel.clone());
         if unchecked {
             options = options.unchecked();
         }
@@ -289,7 +300,8 @@ impl Host {
         let AskParams { manager, server, method, params, timeout_ms } = request.params()?;
         let owned = self.manager(&manager)?;
         let toolbox = owned.borrow()?.manager.toolbox();
-        let params = RawObject::parse(params.as_deref()).map_err(|_| invalid("`params` are not an object"))?;
+        let params =
+            RawObject::parse(params.as_deref()).map_err(|_| invalid("`params` are not an object"))?;
         let asking = async {
             let session = toolbox.awake(&server).await?;
             let meta = RawObject::default();

@@ -11,10 +11,20 @@ const FAILED: i32 = -32000;
 /// A message of the client.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    Request { id: Box<RawValue>, method: String, params: Box<RawValue> },
-    Notification { method: String, params: Box<RawValue> },
+    Request {
+        id: Box<RawValue>,
+        method: String,
+        params: Box<RawValue>,
+    },
+    Notification {
+        method: String,
+        params: Box<RawValue>,
+    },
     /// The answer to a request of the host.
-    Answer { id: String, outcome: Result<Box<RawValue>, ClientError> },
+    Answer {
+        id: String,
+        outcome: Result<Box<RawValue>, ClientError>,
+    },
 }
 
 /// Failure of a request of the host at the client.
@@ -72,7 +82,8 @@ pub(super) fn raw(value: &impl Serialize) -> Box<RawValue> {
 /// # Errors
 /// [`ErrorCode::ArgumentsInvalid`], with the name of the method.
 pub(super) fn params<T: DeserializeOwned>(method: &str, params: &RawValue) -> Result<T, Error> {
-    serde_json::from_str(params.get()).map_err(|error| invalid(format!("the parameters of `{method}`: {error}")))
+    serde_json::from_str(params.get())
+        .map_err(|error| invalid(format!("the parameters of `{method}`: {error}")))
 }
 
 /// The error of parameters that cannot be used.

@@ -18,7 +18,7 @@ use super::{
     message::{self, invalid, raw},
 };
 use crate::{
-    config::{Config, HttpConfig, LlmConfig, ModelFlags},
+    config::{Config, Env, HttpConfig, LlmConfig, ModelFlags},
     error::{Error, LlmError, LlmErrorClass, Result},
     http::HttpClients,
     llm::{ChatAnswer, ChatOptions, ChatRequest, Delta, LlmClient, LlmStats, Message, ToolMode, ToolSpec},
@@ -100,11 +100,13 @@ impl Models {
         Ok(http.insert(made).clone())
     }
 
-    /// A client as the parameters describe it. `within`: the configuration, where they name none.
-    pub(super) fn client(&self, params: &ModelParams, within: Option<&Config>) -> Result<LlmClient> {
-        let env = match &params.config {
-            Some(config) => config.env(),
-            None => configs::env(params.env.as_ref(), params.folder.as_deref()),
+    /// A client as the parameters describe it. `within`: the configuration, and the variables that it was read with, where they
+    /// name none.
+    pub(super) fn client(&self, params: &ModelParams, within: Option<(&Config, &Env)>) -> Result<LlmClient> {
+        let env = match (&params.config, within) {
+            (Some(config), _) => config.env(),
+            (None, Some((_, env))) if params.settings.is_none() => env.clone(),
+            (None, _) => configs::env(params.env.as_ref(), params.folder.as_deref()),
         };
         let read;
         let config = match (&params.settings, &params.config, within) {
@@ -117,7 +119,7 @@ impl Models {
                 read = config.read()?;
                 &read
             }
-            (None, None, Some(config)) => config,
+            (None, None, Some((config, _))) => config,
             (None, None, None) => return Err(invalid("neither `settings` nor `config` is given")),
             (Some(_), Some(_), _) => return Err(invalid("`settings` and `config` exclude each other")),
         };

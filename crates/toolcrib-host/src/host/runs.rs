@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    Host, Object, Request, cancelled,
+    Host, Object, Request,
     agents::{EVENTS, read_task, whole},
     callbacks::Callbacks,
+    cancelled,
     configs::ConfigParams,
     managers::ManagerUse,
     message::{self, invalid, raw},
@@ -23,7 +24,7 @@ use super::{
 use crate::{
     agent::Agent,
     cancel::CancelGuard,
-    config::Config,
+    config::{Config, Env},
     error::{Error, Result},
     llm::LlmClient,
     manager::StartOptions,
@@ -139,20 +140,19 @@ impl Host {
         cancel: crate::cancel::CancellationToken,
     ) -> Result<Box<RawValue>> {
         let owned = params.manager.as_deref().map(|name| self.manager(name)).transpose()?;
-        let (config, used, folder) = match (&owned, &params.config) {
-            (Some(owned), None) => (owned.config.clone(), Some(owned.borrow()?), None),
-            (None, Some(config)) => (config.read()?, None, Some(config.env().folder().to_owned())),
+        let (config, used, env) = match (&owned, &params.config) {
+            (Some(owned), None) => (owned.config.clone(), Some(owned.borrow()?), owned.env.clone()),
+            (None, Some(config)) => (config.read()?, None, config.env()),
             _ => return Err(invalid("a run needs either `manager` or `config`")),
         };
-        let tasks = read_tasks(params.tasks, params.filter.as_deref(), params.limit, &config).await?;
+        let tasks = read_tasks(params.tasks, params.filter.as_deref(), params.limit, &config, &env).await?;
         let llm = match &params.llm {
             Some(name) => Some(self.llm(name)?),
             None if params.replay.is_some() || !tasks.ask_model()? => None,
-            None => Some(self.models.client(&params.model.unwrap_or_default(), Some(&config))?),
+            None => Some(self.models.client(&params.model.unwrap_or_default(), Some((&config, &env)))?),
         };
-        let out = params.out.unwrap_or_else(|| "runs".into());
-        let out = folder.map_or(out.clone(), |folder| folder.join(out));
-        let judge = tasks.ask_judge()?.then(|| self.judge(&config)).transpose()?;
+        let out = env.folder().join(params.out.unwrap_or_else(|| "runs".into()));
+        let judge = tasks.ask_judge()?.then(|| self.judge(&config, &env)).transpose()?;
         let (name, outbox) = (params.run.clone(), self.outbox.clone());
         let budget = params.budget;
         let seconds = budget.seconds.map(Duration::try_from_secs_f64).transpose();
@@ -196,6 +196,7 @@ impl Host {
             run = run.record();
         }
         if let Some(path) = params.replay {
+            let path = env.folder().join(path);
             let path = if path.is_dir() { path.join(CASSETTE) } else { path };
             run = run.replay(CassettePlayer::open(&path, secrets, cancel.clone())?);
         }
@@ -221,7 +222,9 @@ impl Host {
     }
 
     async fn work(&self, run: Run, name: &str, events: bool) -> Result<RunSummary> {
-        let shared = |error: Arc<Error>| Arc::try_unwrap(error).unwrap_or_else(|error| Error::Remote(Box::new((&*error).into())));
+        let shared = |error: Arc<Error>| {
+            Arc::try_unwrap(error).unwrap_or_else(|error| Error::Remote(Box::new((&*error).into())))
+        };
         let open = run.open()?;
         let id = json!({"opened": {"run": open.id(), "tasks_left": open.tasks_left()}});
         self.outbox.send(message::notification("run.event", &json!({"run": name, "event": id})));
@@ -229,8 +232,8 @@ impl Host {
         if events {
             let (feed, events) = Feed::open(EVENTS);
             started.watch(feed);
-            let telling =
-                self.tell_events(events, |event| ("run.event", json!({"run": name, "event": {"agent": event}})));
+            let telling = self
+                .tell_events(events, |event| ("run.event", json!({"run": name, "event": {"agent": event}})));
             // The feed ends with the tasks.
             tokio::join!(Box::pin(started.run_tasks()), telling);
         } else {
@@ -240,8 +243,8 @@ impl Host {
     }
 
     /// The model that judges answers.
-    fn judge(&self, config: &Config) -> Result<LlmClient> {
-        self.models.client(&ModelParams::named(config.judge.client.clone()), Some(config))
+    fn judge(&self, config: &Config, env: &Env) -> Result<LlmClient> {
+        self.models.client(&ModelParams::named(config.judge.client.clone()), Some((config, env)))
     }
 }
 
@@ -251,14 +254,16 @@ async fn read_tasks(
     filter: Option<&str>,
     limit: Option<usize>,
     config: &Config,
+    env: &Env,
 ) -> Result<TaskSet> {
+    let folder = env.folder().to_owned();
     let filter = filter.map(str::parse::<TaskFilter>).transpose();
     let filter = filter.map_err(|error| invalid(format!("`filter`: {error}")))?;
     let mut options = TaskFileOptions::default();
     options.score.clone_from(&config.run.score);
     let read = move || {
         let mut tasks: TaskSet = match tasks {
-            Tasks::File { file } => TaskSet::load_with(&file, &options)?,
+            Tasks::File { file } => TaskSet::load_with(&folder.join(file), &options)?,
             Tasks::List(tasks) => {
                 let numbered = tasks.into_iter().enumerate().map(|(index, task)| {
                     let mut task = read_task(task)?;
@@ -290,7 +295,9 @@ fn resume(params: Option<ResumeParams>) -> Result<Resume> {
             "interrupted" => Resume::Interrupted,
             "errored" => Resume::Errored,
             other => {
-                return Err(invalid(format!("`resume` is `{other}`: use never, interrupted, errored or {{\"run\": ID}}")));
+                return Err(invalid(format!(
+                    "`resume` is `{other}`: use never, interrupted, errored or {{\"run\": ID}}"
+                )));
             }
         },
     })
