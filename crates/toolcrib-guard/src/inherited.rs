@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn without_close_range_all_descriptors_are_marked() {
-        let file = rustix::io::dup(std::io::stderr()).unwrap();
+        let file = rustix::io::dup(io::stderr()).unwrap();
         let found = std::cell::RefCell::new(Vec::new());
         each_descriptor(|descriptor| found.borrow_mut().push(descriptor));
         let found = found.into_inner();

@@ -15,6 +15,7 @@ mod runs;
 
 use std::{
     collections::HashMap,
+    future::ready,
     os::unix::net::UnixStream,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -172,19 +173,19 @@ impl Host {
         };
         Some(match request.method {
             "manager.start" => self.start_manager(request).boxed(),
-            "manager.tools" => self.tools(request).boxed(),
+            "manager.tools" => ready(self.tools(request)).boxed(),
             "manager.call" => self.call(request).boxed(),
             "manager.request" => stoppable(self.ask_server(request).boxed()),
-            "manager.status" => self.status(request).boxed(),
+            "manager.status" => ready(self.status(request)).boxed(),
             "manager.wait" => stoppable(self.wait(request).boxed()),
             "manager.restart" => stoppable(self.restart(request).boxed()),
             "manager.apply" => self.apply(request).boxed(),
             "manager.shutdown" => self.shut_down(request).boxed(),
-            "channel.open" => self.open_channel(request).boxed(),
-            "llm.open" => self.open_llm(request).boxed(),
+            "channel.open" => ready(self.open_channel(request)).boxed(),
+            "llm.open" => ready(self.open_llm(request)).boxed(),
             "llm.chat" => self.chat(request).boxed(),
             "llm.batch" => self.batch(request).boxed(),
-            "llm.stats" => self.llm_stats(request).boxed(),
+            "llm.stats" => ready(self.llm_stats(request)).boxed(),
             "llm.close" => self.close_llm(request).boxed(),
             "agent.run" => self.run_agent(request).boxed(),
             "run.start" => self.start_run(request).boxed(),

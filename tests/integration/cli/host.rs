@@ -1,6 +1,7 @@
 //! The host: the library over a socket, and its end with the end of its client.
 
 use std::{
+    borrow::Borrow,
     io::{BufRead as _, BufReader, Write as _},
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::Stdio,
@@ -87,13 +88,13 @@ impl Client {
         self.answer_by(id, &|asked| panic!("asked by the host: {asked}"))
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, &params);
+    fn ask(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let id = self.begin(method, params.borrow());
         self.answer(id).unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    fn refused(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, &params);
+    fn refused(&mut self, method: &str, params: impl Borrow<Value>) -> Value {
+        let id = self.begin(method, params.borrow());
         self.answer(id).expect_err(method)
     }
 

@@ -30,7 +30,7 @@ const ROWS: [&[&str]; 19] = [
     &["recording", "nats"],
     &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
     &["daemon", "export", "run", "view"],
-    &["workers"],
+    &["host", "workers"],
     // L5
     &["cli", "cli_support", "fuzz"],
     &["main"],
@@ -55,7 +55,7 @@ const SIDES: [(&str, &[&str]); 10] = [
 ];
 
 /// The sources of the crates that these rows go through, from the top.
-pub(super) const CRATES: [&str; 9] = [
+pub(super) const CRATES: [&str; 10] = [
     "src",
     "crates/toolcrib-core/src",
     "crates/toolcrib-net/src",
@@ -65,6 +65,7 @@ pub(super) const CRATES: [&str; 9] = [
     "crates/toolcrib-runs/src",
     "crates/toolcrib-gateway/src",
     "crates/toolcrib-workers/src",
+    "crates/toolcrib-host/src",
 ];
 
 /// Lines that one file may have; and half of the files must have fewer than this.

@@ -47,7 +47,7 @@ struct MessageParams {
 }
 
 impl Host {
-    pub(super) async fn open_channel(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+    pub(super) fn open_channel(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let OpenParams { manager, channel, server } = request.params()?;
         let owned = self.manager(&manager)?;
         let names = owned.borrow()?.manager.toolbox().names();

@@ -41,7 +41,7 @@ impl FunctionServers {
     pub(super) fn new(
         servers: BTreeMap<ServerName, FunctionServer>,
         manager: String,
-        callbacks: Callbacks,
+        callbacks: &Callbacks,
     ) -> Self {
         let manager: Arc<str> = manager.into();
         let made = |(name, FunctionServer { tools, instructions }): (ServerName, FunctionServer)| {

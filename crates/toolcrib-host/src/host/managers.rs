@@ -135,7 +135,7 @@ struct AskParams {
 impl Host {
     pub(super) async fn start_manager(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let StartParams { manager: name, config, functions, events, locked } = request.params()?;
-        let functions = Arc::new(FunctionServers::new(functions, name.clone(), self.callbacks.clone()));
+        let functions = Arc::new(FunctionServers::new(functions, name.clone(), &self.callbacks));
         let env = config.env();
         let mut config = config.read()?;
         functions.add_to(&mut config)?;
@@ -203,13 +203,13 @@ impl Host {
         Ok(raw(&result))
     }
 
-    pub(super) async fn tools(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+    pub(super) fn tools(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let ManagerParams { manager } = request.params()?;
         let manager = self.manager(&manager)?.borrow()?.manager;
         Ok(raw(&json!({"tools": tools(&manager.catalog())})))
     }
 
-    pub(super) async fn status(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+    pub(super) fn status(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let ManagerParams { manager } = request.params()?;
         let manager = self.manager(&manager)?.borrow()?.manager;
         Ok(raw(&json!({"servers": manager.status()})))

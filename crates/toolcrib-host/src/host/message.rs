@@ -131,7 +131,7 @@ mod tests {
         let parse = |text: &str| Incoming::parse(text.as_bytes());
         assert!(matches!(parse(r#"{"id":1,"method":"a"}"#), Ok(Incoming::Request { .. })));
         assert!(matches!(parse(r#"{"method":"a","params":{"x":1}}"#), Ok(Incoming::Notification { .. })));
-        assert!(matches!(parse(r#"{"id":"h1","result":null}"#), Err(_)), "null is no result");
+        assert!(parse(r#"{"id":"h1","result":null}"#).is_err(), "null is no result");
         assert!(matches!(parse(r#"{"id":"h1","result":{}}"#), Ok(Incoming::Answer { outcome: Ok(_), .. })));
         let failed = parse(r#"{"id":"h1","error":{"code":1,"message":"no"}}"#).unwrap();
         assert!(matches!(failed, Incoming::Answer { outcome: Err(error), .. } if error.message == "no"));

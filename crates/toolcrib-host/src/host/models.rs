@@ -124,7 +124,7 @@ impl Models {
             (Some(_), Some(_), _) => return Err(invalid("`settings` and `config` exclude each other")),
         };
         let flags = ModelFlags::new(params.client.clone(), None, None);
-        let asked = config.asked_model(&flags, &env).map_err(shared)?;
+        let asked = config.asked_model(&flags, &env).map_err(|error| shared(&error))?;
         let Some(asked) = asked else {
             return Err(Error::NoModel { found: Vec::new(), asked: Vec::new(), variable: None });
         };
@@ -135,8 +135,8 @@ impl Models {
 }
 
 /// An error that is shared.
-fn shared(error: std::sync::Arc<Error>) -> Error {
-    Error::Remote(Box::new((&*error).into()))
+fn shared(error: &Error) -> Error {
+    Error::Remote(Box::new(error.into()))
 }
 
 impl RequestParams {
@@ -178,7 +178,7 @@ fn tool(tool: &Value) -> std::result::Result<ToolSpec, String> {
 }
 
 impl Host {
-    pub(super) async fn open_llm(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+    pub(super) fn open_llm(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let OpenParams { llm: name, model } = request.params()?;
         let llm = self.models.client(&model, None)?;
         let label = llm.model_label().to_owned();
@@ -219,7 +219,7 @@ impl Host {
         Ok(raw(&json!({})))
     }
 
-    pub(super) async fn llm_stats(&self, request: Request<'_>) -> Result<Box<RawValue>> {
+    pub(super) fn llm_stats(&self, request: Request<'_>) -> Result<Box<RawValue>> {
         let LlmParams { llm } = request.params()?;
         Ok(raw(&stats(&self.llm(&llm)?.stats())))
     }

@@ -38,6 +38,7 @@ use crate::{
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a request, by their names")]
 struct StartParams {
     run: String,
     manager: Option<String>,

@@ -116,6 +116,7 @@ fn show(config: &Config, name: &str, folder: &Path) -> String {
         }
         Endpoint::Http(remote) => format!("{} {:?}", remote.url, remote.headers),
         Endpoint::Builtin { name, .. } => name.clone(),
+        Endpoint::Local(_) => unreachable!("no file has one"),
     };
     text.replace(&folder.display().to_string(), "DIR")
 }

@@ -40,7 +40,7 @@ fn every_client_is_read_back_as_it_was_installed() {
                 let shown = match &server(&config, "toolcrib").endpoint {
                     Endpoint::Stdio(child) => format!("{} {:?}", child.command.display(), child.args),
                     Endpoint::Http(remote) => remote.url.clone(),
-                    Endpoint::Builtin { .. } => String::new(),
+                    Endpoint::Builtin { .. } | Endpoint::Local(_) => String::new(),
                 };
                 let wanted = match &entry {
                     ClientEntry::Command { .. } => r#"/bin/crib ["connect", "$x"]"#,
