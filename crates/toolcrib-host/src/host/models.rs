@@ -24,7 +24,7 @@ use crate::{
     llm::{ChatAnswer, ChatOptions, ChatRequest, Delta, LlmClient, LlmStats, Message, ToolMode, ToolSpec},
 };
 
-/// What all model clients share: connections, and the limits of one address.
+/// The connections that all model clients share, and the limits of one address.
 #[derive(Default)]
 pub(super) struct Models(Mutex<Option<HttpClients>>);
 

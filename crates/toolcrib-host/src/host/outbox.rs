@@ -1,4 +1,4 @@
-//! What waits to be written to the client.
+//! Lines that wait to be written to the client.
 
 use std::{
     pin::pin,
