@@ -167,8 +167,9 @@ class Host:
             if future is None:
                 return
             if "error" in message:
-                error = message["error"]
-                _settle(future, error=_errors.from_data(error["message"], error.get("data")))
+                error = _errors.from_data(message["error"]["message"], message["error"].get("data"))
+                # The manager was shut down under it: whoever awaits it is cancelled, as by its own task.
+                future.cancel() if error.code == "cancelled" else _settle(future, error=error)
             else:
                 _settle(future, result=message["result"])
             return

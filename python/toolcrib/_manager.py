@@ -87,7 +87,8 @@ class Manager(ManagerCore):
             timeout: seconds. The default: the server's ``call_timeout``.
             progress: called with ``(progress, total, message)`` in the receiving thread: it must not block.
 
-        Cancelling the awaiting task tells the server to cancel; the tool may have run.
+        Cancelling the awaiting task tells the server to cancel; the tool may have run. If the manager is shut down meanwhile, the
+        awaiting task is cancelled.
 
         Raises:
             NotFound, ArgumentsInvalid: nothing was sent.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Generator, Generic, TypeVar
+
+from ._errors import ToolcribError
 
 T = TypeVar("T")
 
@@ -23,6 +25,8 @@ class Pending(Generic[T]):
         """Waits for the result, at most ``timeout`` seconds. An interrupt gives the request up."""
         try:
             return self._convert(self._future.result(timeout))
+        except CancelledError:
+            raise ToolcribError("it was cancelled: its manager or client was closed", code="cancelled") from None
         except BaseException:
             self._future.cancel()
             raise
