@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 
 from . import _errors, _types
+from ._channel import mcp_session
 from ._config import Config, config_params
 from ._core import LlmCore, ManagerCore, Progress, RunCore, Scorer, _same, running_loop
 from ._stream import Stream
@@ -140,6 +142,11 @@ class Manager(ManagerCore):
         result = await self._begin_apply(config)
         self._tools = [_types.tool(raw) for raw in result.pop("tools")]
         return result
+
+    def mcp_session(self, server: str | None = None, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """An initialized ``mcp.ClientSession`` on all servers, with tools named ``SERVER__TOOL``, or on one of them with its own
+        names: for frameworks that take a session. No process is started. Needs the package ``mcp``."""
+        return mcp_session(self, server, **options)
 
     def agent(
         self,
