@@ -53,7 +53,7 @@ class HostObject:
         self._host = host
         self._release = weakref.finalize(self, _drop, host, self._name)
         # The interpreter's exit closes the socket: nothing is to be done then.
-        self._release.atexit = False  # type: ignore[attr-defined]
+        self._release.atexit = False
         return host
 
     def _opened(self) -> Host:
@@ -89,9 +89,10 @@ class ManagerCore(HostObject):
         locked: bool = False,
     ) -> None:
         super().__init__("m")
-        self._read = lambda other: config_params(
-            other, servers=servers, only=only, profile=profile, set=set, env=env, cwd=cwd
-        )
+        def read(other: Config) -> dict[str, Any]:
+            return config_params(other, servers=servers, only=only, profile=profile, set=set, env=env, cwd=cwd)
+
+        self._read: Callable[[Config], dict[str, Any]] = read
         if config is None and functions and servers is None:
             # Functions alone need no file.
             config = {}
@@ -156,9 +157,9 @@ class ManagerCore(HostObject):
         future.add_done_callback(ended)
         return Pending(future, stopped)
 
-    def _ask(self, method: str, convert: Callable[[Any], Any], **params: Any) -> Pending[Any]:
+    def _ask(self, what: str, convert: Callable[[Any], Any], /, **params: Any) -> Pending[Any]:
         params = _without_none({"manager": self._name, **params})
-        return Pending(self._opened().request(f"manager.{method}", params), convert)
+        return Pending(self._opened().request(f"manager.{what}", params), convert)
 
     def _begin_tools(self) -> Pending[list[_types.Tool]]:
         return self._ask("tools", lambda result: [_types.tool(raw) for raw in result["tools"]])

@@ -28,9 +28,9 @@ def find_binary() -> str:
             return path
     # The command of this package in PATH may be `__main__` of another environment: that is a script.
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = shutil.which(NAME, path=folder) if folder else None
-        if path and not _is_script(path):
-            return path
+        found = shutil.which(NAME, path=folder) if folder else None
+        if found and not _is_script(found):
+            return found
     looked = ", ".join(tried)
     raise FileNotFoundError(
         f"the program {NAME} is not there (looked in {looked}, then in PATH): "

@@ -51,8 +51,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if origin is not None and issubclass_safely(origin, typing.cast(Any, Mapping)):
         return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if len(arguments) == 2 else {})}
     if hasattr(kind, "model_json_schema"):
-        schema: dict[str, Any] = kind.model_json_schema()
-        return schema
+        return dict(kind.model_json_schema())
     return {}
 
 
@@ -100,7 +99,10 @@ class FunctionServers:
         self._threads: ThreadPoolExecutor | None = None
         self.described: dict[str, Any] = {}
         for server, given in functions.items():
-            named = given if isinstance(given, Mapping) else {function.__name__: function for function in given}
+            if isinstance(given, Mapping):
+                named = dict(typing.cast("Mapping[str, Function]", given))
+            else:
+                named = {one.__name__: one for one in given}
             self._all.update({(server, name): function for name, function in named.items()})
             tools = [described(name, function) for name, function in named.items()]
             self.described[server] = {"tools": tools}

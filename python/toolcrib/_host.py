@@ -67,6 +67,9 @@ class Host:
         hello = json.loads(line) if line else {}
         if hello.get("method") != "hello" or hello["params"]["protocol"] != PROTOCOL:
             self.close()
+            self._file.close()
+            self._process.kill()
+            self._process.wait()
             program = self._process.args[0] if isinstance(self._process.args, list) else "toolcrib"
             what = "ended at its start" if not line else "speaks another protocol than this package"
             raise _errors.HostDied(f"the host {program} {what}", help="install the package and the program of one version")

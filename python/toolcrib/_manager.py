@@ -11,6 +11,7 @@ from . import _errors, _types
 from ._channel import mcp_session
 from ._config import Config, config_params
 from ._core import LlmCore, ManagerCore, Progress, RunCore, Scorer, _same, running_loop
+from ._pending import Pending
 from ._stream import Stream
 
 
@@ -219,7 +220,9 @@ class Agent:
         """
         return await self._begin(task, target, timeout)
 
-    def _begin(self, task: str | Mapping[str, Any], target: Any, timeout: float | None) -> Any:
+    def _begin(
+        self, task: str | Mapping[str, Any], target: Any, timeout: float | None
+    ) -> Pending[_types.TaskReport]:
         if target is not None:
             task = {"id": "question", **({"input": task} if isinstance(task, str) else task), "target": target}
         return self._manager._begin_agent(task, self._llm, self._settings, self._tools, timeout, self._on_event)
@@ -280,7 +283,8 @@ class LlmClient(LlmCore):
             messages: a question, or messages of the OpenAI chat API.
             timeout: seconds after which no answer is wanted, retries included.
             on_delta: called with each piece of the answer in the receiving thread: it must not block.
-            options: ``tools``, ``tool_choice``, ``max_tokens``, ``prefill``, ``session``.
+            options: ``tools``, ``tool_choice``, ``max_tokens``, ``prefill``, ``session``, and
+                ``extra_body``: members for the body of the request, such as ``response_format``.
 
         Raises:
             ModelError: there is no answer, after all retries.

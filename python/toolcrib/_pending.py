@@ -43,7 +43,11 @@ def _is_trio() -> bool:
         return False
     import trio
 
-    return bool(trio.lowlevel.in_trio_run())
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _in_trio(future: Future[Any]) -> Any:

@@ -60,7 +60,7 @@ class Stream(Generic[T]):
 
     async def __anext__(self) -> T:
         try:
-            return await Pending(self._take(), _same)
+            return await Pending[T](self._take(), _same)
         except _End:
             raise StopAsyncIteration from None
 
@@ -69,10 +69,10 @@ class Stream(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            return Pending(self._take(), _same).result()
+            return Pending[T](self._take(), _same).result()
         except _End:
             raise StopIteration from None
 
 
-def _same(item: Any) -> Any:
+def _same(item: T) -> T:
     return item

@@ -123,7 +123,7 @@ class ModuleLLM:
         if tool_schema:
             options = {"tools": tool_schema, "tool_choice": tool_choice}
         if response_format is not None:
-            options["response_format"] = _form(response_format)
+            options["extra_body"] = {"response_format": _form(response_format)}
         return self._llm._begin_chat(self._build_messages(prompt, system_prompt), None, None, options)
 
     def _build_messages(
@@ -278,7 +278,7 @@ def enable_parallel_stepping() -> None:
     All agents are stepped, whatever becomes of the others; the first error is raised when all have ended. It holds for every kind of
     agent set of the installed mesa, in threads with an event loop and without one.
     """
-    import mesa
+    import mesa  # type: ignore[import-not-found, unused-ignore]
 
     for kind in _agent_sets(mesa):
         if kind not in _ORIGINAL:

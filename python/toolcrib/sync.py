@@ -126,8 +126,7 @@ class Agent:
         self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None
     ) -> _types.TaskReport:
         """Carries out a question or a task. Every failure is in the report."""
-        report: _types.TaskReport = self._agent._begin(task, target, timeout).result()
-        return report
+        return self._agent._begin(task, target, timeout).result()
 
 
 class Run(RunCore):
