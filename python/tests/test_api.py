@@ -93,6 +93,27 @@ class Api(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(toolcrib.CallTimeout):
                 await m.call_tool("f", "wait", timeout=0.2)
 
+    async def test_faults_of_callbacks_cost_themselves_alone(self) -> None:
+        def nan() -> dict[str, float]:
+            return {"x": float("nan")}
+
+        async def report(steps: int) -> str:
+            return "done"
+
+        async with toolcrib.Manager(CALC, functions={"f": [nan, report]}) as m:
+            odd = await m.call_tool("f", "nan")
+            self.assertTrue(odd.is_error or odd.content, odd)
+            with self.assertRaises((TypeError, ValueError)):
+                await m.call_tool("f", "report", {"steps": float("nan")})
+            with self.assertRaises(TypeError):
+                await m.call_tool("f", "report", {"steps": object()})
+            llm = toolcrib.LlmClient(model="script:echo.toml", cwd=self.folder)
+            with self.assertLogs("toolcrib", "ERROR"):
+                answer = await llm.chat("a", on_delta=lambda delta: 1 / 0)
+            self.assertEqual(answer.content, "you said a")
+            await llm.close()
+            self.assertEqual((await m.call_tool("f", "report", {"steps": 1})).text, "done")
+
     async def test_servers_by_parameters_and_events(self) -> None:
         mark = new_mark()
         named = servers(mark, 2)["servers"]

@@ -7,6 +7,7 @@ exit of the interpreter: the end of this process closes the socket, and the host
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from . import _errors
 from ._find import find_binary
 
 PROTOCOL = 1
+_LOG = logging.getLogger("toolcrib")
 
 #: Handlers of what the host tells and asks, by the name of an object: ``handler(method, params, reply)``.
 Handler = Callable[[str, dict[str, Any], "Callable[[Any], None] | None"], None]
@@ -87,6 +89,8 @@ class Host:
         """Sends a request. Cancelling the future gives it up. ``listener`` gets what the host tells of it, in the receiving thread."""
         self._check_process()
         future: Future[Any] = Future()
+        # What is no JSON is refused before anything waits for its answer.
+        encoded = _encode(params)
         with self._lock:
             if self.died:
                 raise self.died
@@ -97,13 +101,13 @@ class Host:
                 self._listeners[number] = listener
         # Running futures cannot be cancelled: this one can be, until its answer is there.
         future.add_done_callback(lambda done: self._given_up(number) if done.cancelled() else None)
-        self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        self._send(b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}\n' % (number, method.encode(), encoded))
         return future
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification, if the host is there."""
         if self.pid == os.getpid() and not self.died:
-            self._send({"jsonrpc": "2.0", "method": method, "params": params})
+            self._send(_encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n")
 
     def _given_up(self, number: int) -> None:
         with self._lock:
@@ -115,8 +119,8 @@ class Host:
         if self.pid != os.getpid():
             raise _errors.ForkedError(f"the host was started by another process: {_FORKED}")
 
-    def _send(self, message: dict[str, Any]) -> None:
-        line = memoryview(json.dumps(message, separators=(",", ":"), default=_json).encode() + b"\n")
+    def _send(self, text: bytes) -> None:
+        line = memoryview(text)
         with self._lock:
             if not self._waiting:
                 # Nearly always there is room. An event loop must not wait for it.
@@ -156,7 +160,11 @@ class Host:
                 message = json.loads(line)
                 if message.get("method") == "goodbye":
                     reason = f"the host has ended: {message['params'].get('reason')}"
-                self._take(message)
+                try:
+                    self._take(message)
+                except Exception:
+                    # Of a callback of the program: it must not end the thread that everything waits for.
+                    _LOG.exception("a callback failed")
         except (OSError, ValueError) as error:
             reason = f"the host is lost: {error}"
         self._ended(reason)
@@ -195,21 +203,26 @@ class Host:
     def _take_request(self, id: str, method: str, params: dict[str, Any]) -> None:
         def reply(outcome: Any) -> None:
             self._asked.pop(id, None)
-            if isinstance(outcome, BaseException):
-                error = {"code": -32000, "message": f"{type(outcome).__name__}: {outcome}"}
-                self._answer({"jsonrpc": "2.0", "id": id, "error": error})
-            else:
-                self._answer({"jsonrpc": "2.0", "id": id, "result": outcome})
+            if not isinstance(outcome, BaseException):
+                try:
+                    return self._answer({"jsonrpc": "2.0", "id": id, "result": outcome})
+                except (TypeError, ValueError) as unusable:
+                    outcome = unusable
+            error = {"code": -32000, "message": f"{type(outcome).__name__}: {outcome}"}
+            self._answer({"jsonrpc": "2.0", "id": id, "error": error})
 
         handler = self._handlers.get(_subject(params))
         if handler is None:
             reply(LookupError("it is closed"))
             return
-        handler(method, params, _Reply(reply, lambda cancel: self._asked.__setitem__(id, cancel)))
+        try:
+            handler(method, params, _Reply(reply, lambda cancel: self._asked.__setitem__(id, cancel)))
+        except Exception as error:
+            reply(error)
 
     def _answer(self, message: dict[str, Any]) -> None:
         if self.pid == os.getpid() and not self.died:
-            self._send(message)
+            self._send(_encode(message) + b"\n")
 
     def _ended(self, reason: str) -> None:
         with self._lock:
@@ -274,6 +287,10 @@ def _settle(future: Future[Any], *, result: Any = None, error: BaseException | N
 def _subject(params: dict[str, Any]) -> str:
     """The object that a message is about."""
     return str(params.get("channel") or params.get("run") or params.get("manager") or params.get("llm") or "")
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":"), default=_json, allow_nan=False).encode()
 
 
 def _json(value: Any) -> Any:
