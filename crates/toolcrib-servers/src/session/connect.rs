@@ -1,7 +1,7 @@
 //! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
 
 pub(super) mod accept_tools;
-#[cfg(feature = "builtin")]
+#[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
 mod builtin_server;
 pub(super) mod facts;
 pub(super) mod failure;
@@ -54,21 +54,6 @@ use crate::{
     task::PageExtractor,
     tool::ServerName,
 };
-
-/// In a build without built-in servers.
-#[cfg(not(feature = "builtin"))]
-mod builtin_server {
-    use std::path::Path;
-
-    use super::{AbortOnDropHandle, ConnectContext, Pipes};
-
-    pub(super) fn serve(
-        (name, ..): (&str, &[String], &Path),
-        _: &ConnectContext,
-    ) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
-        Err(format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)"))
-    }
-}
 
 /// How long the last words of a server that has left are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
