@@ -77,6 +77,10 @@ use linux as platform;
 #[cfg(not(guarded))]
 use portable as platform;
 
+/// Whether this build has guards: it is for Linux, with the feature `guard`.
+#[doc(hidden)]
+pub const HAS_GUARDS: bool = cfg!(guarded);
+
 pub use child::{
     exit::ExitWatch,
     program::{check_bounds, find_program, program_path},
