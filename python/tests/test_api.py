@@ -145,7 +145,7 @@ class Api(unittest.IsolatedAsyncioTestCase):
             answer = await llm.chat("hello", on_delta=pieces.append)
             self.assertEqual((answer.content, answer.message["role"]), ("you said hello", "assistant"))
             outcomes = await llm.generate_batch(["x", [{"role": "user", "content": "y"}]])
-            self.assertEqual([one.content for one in outcomes if isinstance(one, toolcrib.ModelAnswer)], ["you said x", "you said y"])
+            self.assertEqual([one.content for one in outcomes if isinstance(one, toolcrib.ChatAnswer)], ["you said x", "you said y"])
             self.assertEqual((await llm.stats())["request_count"], 3)
         with self.assertRaises(toolcrib.ToolcribError):
             toolcrib.LlmClient("not an address", "m")

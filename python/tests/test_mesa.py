@@ -122,7 +122,7 @@ class Simulation(unittest.IsolatedAsyncioTestCase):
             llm.generate(7)  # type: ignore[arg-type]
         with self.assertRaisesRegex(TypeError, "at index 1: type 'int'. Expected str."):
             await llm.agenerate(["a", 7])  # type: ignore[list-item]
-        with self.assertRaises(toolcrib.ModelError):
+        with self.assertRaises(toolcrib.LlmError):
             await llm.agenerate("bad")
         self.assertEqual(self.endpoint.seen["bad"], 1, "not asked again")
 
@@ -166,7 +166,7 @@ class Simulation(unittest.IsolatedAsyncioTestCase):
         def apply(agent: Agent, answer: Any) -> None:
             agent.did.append(answer.choices[0].message.content)
 
-        with self.assertRaises(toolcrib.ModelError):
+        with self.assertRaises(toolcrib.LlmError):
             await mesa.step(agents, llm, observe=lambda agent: agent.name, apply=apply, on_error="raise")
         self.assertEqual([agent.did for agent in agents], [[], [], []], "nobody has acted")
         agents[1].name = "b"

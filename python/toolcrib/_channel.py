@@ -23,7 +23,7 @@ class Channel(HostObject):
         self._manager._opened()
         messages = self.messages
 
-        def handle(method: str, params: dict[str, Any], reply: Any) -> None:
+        def handle(method: str, params: dict[str, Any], _: Any) -> None:
             if method == "channel.message":
                 messages.put(params["message"])
             else:

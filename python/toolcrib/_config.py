@@ -7,8 +7,8 @@ from typing import Any, Iterable, Mapping, Union
 
 #: The path of a ``servers.toml``, or its tables and keys as a mapping. ``None``: found as the command line finds it.
 Config = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
-#: Servers by name: parameters of the MCP SDK, a table of ``servers.toml``, or an address.
-Servers = Mapping[str, Any]
+#: Servers by name: ``StdioServerParameters`` of the MCP SDK, a table of ``servers.toml``, or an address. In a list they are ``server1``, ….
+Servers = Union[Mapping[str, Any], Iterable[Any]]
 
 
 def config_params(
@@ -24,6 +24,8 @@ def config_params(
     """The member ``config`` of a request (docs/host.md)."""
     params: dict[str, Any] = {"env": environment(env), "folder": os.path.abspath(cwd or os.getcwd())}
     if servers is not None:
+        if not isinstance(servers, Mapping):
+            servers = {f"server{number}": value for number, value in enumerate(servers, 1)}
         if config is not None and not isinstance(config, Mapping):
             raise TypeError("`servers` can be added to a mapping, and not to a file")
         tables = {**(config or {}).get("servers", {}), **{name: server(value) for name, value in servers.items()}}
@@ -39,12 +41,22 @@ def config_params(
 
 
 def server(value: Any) -> dict[str, Any]:
-    """A server as a table of ``servers.toml``: ``StdioServerParameters`` of the MCP SDK have the same keys."""
+    """A server as a table of ``servers.toml``. Parameters of the MCP SDK have the same keys, and values that are meant literally."""
     if isinstance(value, str):
         return {"url": value}
-    if not isinstance(value, Mapping):
-        value = {key: getattr(value, key, None) for key in ("command", "args", "env", "cwd", "url", "headers")}
-    return {key: item for key, item in value.items() if item is not None}
+    if isinstance(value, Mapping):
+        return dict(value)
+    given = {key: getattr(value, key, None) for key in ("command", "args", "env", "cwd", "url", "headers")}
+    return {key: _literal(item) for key, item in given.items() if item is not None}
+
+
+def _literal(value: Any) -> Any:
+    """The value without variables: ``$`` means itself."""
+    if isinstance(value, Mapping):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_literal(item) for item in value]
+    return os.fspath(value).replace("$", "$$") if isinstance(value, (str, os.PathLike)) else value
 
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:

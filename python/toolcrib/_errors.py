@@ -85,7 +85,7 @@ class ServerLost(ToolcribError):
     """The server died, or its outcome is unknown. The message says whether the call may have run."""
 
 
-class ModelError(ToolcribError):
+class LlmError(ToolcribError):
     """The model gave no answer."""
 
 
@@ -109,10 +109,10 @@ _BY_CODE: dict[str, type[ToolcribError]] = {
     "session_lost": ServerLost,
     "stdout_garbage": ServerLost,
     "outcome_unknown": ServerLost,
-    "llm_rate_limited": ModelError,
-    "llm_failed": ModelError,
-    "context_too_long": ModelError,
-    "no_answer": ModelError,
+    "llm_rate_limited": LlmError,
+    "llm_failed": LlmError,
+    "context_too_long": LlmError,
+    "no_answer": LlmError,
 }
 
 

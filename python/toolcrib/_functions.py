@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import enum
 import inspect
 import json
+import re
 import types
 import typing
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, is_dataclass
+from concurrent.futures import Future
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any, Callable, Iterable, Mapping
+
+from ._host import Reply
+from ._place import Place
 
 Function = Callable[..., Any]
 #: Functions by the names of their servers: lists of functions, or functions by the names of their tools.
-Functions = Mapping[str, Iterable[Function] | Mapping[str, Function]]
+Functions = Mapping[str, "Iterable[Function] | Mapping[str, Function]"]
 
-_WORDS: dict[Any, dict[str, Any]] = {
+_SIMPLE: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -27,119 +31,198 @@ _WORDS: dict[Any, dict[str, Any]] = {
     dict: {"type": "object"},
     list: {"type": "array"},
     tuple: {"type": "array"},
+    set: {"type": "array"},
+    frozenset: {"type": "array"},
     Any: {},
     inspect.Parameter.empty: {},
 }
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type. Any value, if the type has no form in JSON."""
-    if kind in _WORDS:
-        return dict(_WORDS[kind])
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+def schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a type. Any value, if the type has no form in JSON. ``defs`` takes the ``$defs`` of Pydantic models."""
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin is None and isinstance(kind, typing.Hashable) and kind in _SIMPLE:
+        return dict(_SIMPLE[kind])
     if origin is typing.Annotated:
-        schema = schema_of(arguments[0])
-        described = next((word for word in arguments[1:] if isinstance(word, str)), None)
+        schema = schema_of(of[0], defs)
+        described = next((word for word in of[1:] if isinstance(word, str)), None)
+        described = described or next((word.description for word in of[1:] if hasattr(word, "description")), None)
         return {**schema, "description": described} if described else schema
     if origin is typing.Literal:
-        return {"enum": list(arguments)}
+        return {"enum": list(of)}
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [schema_of(argument) for argument in arguments]}
-    if origin in (list, set, frozenset, tuple) or (origin and issubclass_safely(origin, (list, set, tuple))):
-        items = [argument for argument in arguments if argument is not ...]
-        return {"type": "array", **({"items": schema_of(items[0])} if len(set(map(str, items))) == 1 else {})}
-    if origin is not None and issubclass_safely(origin, typing.cast(Any, Mapping)):
-        return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if len(arguments) == 2 else {})}
+        return {"anyOf": [schema_of(one, defs) for one in of]}
+    if origin is tuple and of and of[-1] is not ...:
+        return {"type": "array", "prefixItems": [schema_of(one, defs) for one in of], "minItems": len(of), "maxItems": len(of)}
+    if _is(origin, Mapping):
+        return {"type": "object", "additionalProperties": schema_of(of[1], defs)}
+    if _is(origin, Iterable):
+        return {"type": "array", "items": schema_of(of[0], defs)}
+    if _is(kind, enum.Enum):
+        return {"enum": [member.value for member in kind]}
     if hasattr(kind, "model_json_schema"):
-        return dict(kind.model_json_schema())
-    return {}
+        schema = dict(kind.model_json_schema())
+        defs.update(schema.pop("$defs", {}))
+        return schema
+    members = _members(kind)
+    return _object(members, defs) if members is not None else {}
 
 
-def issubclass_safely(kind: Any, of: Any) -> bool:
+def _members(kind: Any) -> dict[str, tuple[Any, bool]] | None:
+    """The types of the members of a dataclass or ``TypedDict``, and whether they must be there."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        required = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+        return {one.name: (hints[one.name], one.name in required) for one in fields(kind) if one.init}
+    if typing.is_typeddict(kind):
+        hints = typing.get_type_hints(kind)
+        return {name: (hint, name in kind.__required_keys__) for name, hint in hints.items()}
+    return None
+
+
+def _object(members: Mapping[str, tuple[Any, bool]], defs: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: schema_of(kind, defs) for name, (kind, _) in members.items()},
+        "additionalProperties": False,
+    }
+    required = [name for name, (_, is_required) in members.items() if is_required]
+    return {**schema, "required": required} if required else schema
+
+
+def value_of(kind: Any, value: Any) -> Any:
+    """A value of JSON as the type of a parameter: enums, dataclasses, Pydantic models, sets, tuples and bytes are made from it."""
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return value_of(of[0], value)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in of:
+            return None
+        for one in of:
+            try:
+                return value_of(one, value)
+            except (TypeError, ValueError):
+                continue
+        return value
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    if _is(kind, enum.Enum):
+        return kind(value)
+    if kind is bytes:
+        return base64.b64decode(value, validate=True)
+    if isinstance(value, dict):
+        if _is(origin, Mapping):
+            return {key: value_of(of[1], item) for key, item in value.items()}
+        members = _members(kind)
+        if members is not None:
+            known = {key: value_of(members[key][0], item) if key in members else item for key, item in value.items()}
+            return kind(**known)
+    if isinstance(value, list):
+        outer = origin or kind
+        if of and of[-1] is not ...:
+            kinds = of if outer is tuple else of * len(value)
+            value = [value_of(one, item) for one, item in zip(kinds, value)]
+        elif of:
+            value = [value_of(of[0], item) for item in value]
+        if outer in (tuple, set, frozenset):
+            return outer(value)
+    return value
+
+
+def _is(kind: Any, of: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, of)
+
+
+def _hints(function: Function) -> dict[str, Any]:
+    # Of an object with `__call__`, those of that.
+    try:
+        return typing.get_type_hints(
+            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
+        )
+    except Exception:
+        # Names that exist for type checkers alone: the parameters take any value.
+        return {}
 
 
 def described(name: str, function: Function) -> dict[str, Any]:
     """A function as a tool."""
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except Exception:
-        hints = {}
-    properties, required = {}, []
-    takes_more = False
+    hints, defs, members = _hints(function), dict[str, Any](), dict[str, tuple[Any, bool]]()
+    text, words = _read_docstring(inspect.getdoc(function) or "")
+    takes_more, defaults = False, dict[str, Any]()
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             takes_more = True
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise TypeError(f"{name}: the parameter `{parameter.name}` has no name in a call: use a keyword parameter")
-        schema = schema_of(hints.get(parameter.name, parameter.annotation))
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-        else:
+        is_required = parameter.default is parameter.empty
+        members[parameter.name] = (hints.get(parameter.name, Any), is_required)
+        if not is_required:
+            defaults[parameter.name] = parameter.default
+    schema = _object(members, defs)
+    for key, of in schema["properties"].items():
+        if key in words:
+            of.setdefault("description", words[key])
+        if key in defaults:
             try:
-                schema["default"] = json.loads(json.dumps(parameter.default))
+                of["default"] = json.loads(json.dumps(defaults[key], allow_nan=False))
             except (TypeError, ValueError):
                 pass
-        properties[parameter.name] = schema
-    input_schema: dict[str, Any] = {"type": "object", "properties": properties}
-    if required:
-        input_schema["required"] = required
-    if not takes_more:
-        input_schema["additionalProperties"] = False
-    return {"name": name, "description": inspect.getdoc(function) or "", "input_schema": input_schema}
+    if takes_more:
+        del schema["additionalProperties"]
+    if defs:
+        schema["$defs"] = defs
+    return {"name": name, "description": text, "input_schema": schema}
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Params|Returns?|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The description, and what is said of each parameter: under ``Args:``, or as ``:param NAME:``."""
+    words = {one[1]: " ".join(one[2].split()) for one in re.finditer(r"^:param (?:\w+ )?(\w+): ((?:.+\n?)(?:[ \t]+.+\n?)*)", text, re.MULTILINE)}
+    parts = _SECTION.split(text)
+    for title, body in zip(parts[1::2], parts[2::2]):
+        if title in ("Args", "Arguments", "Parameters", "Params"):
+            lines = inspect.cleandoc("\n" + body)
+            for one in re.finditer(r"^\*{0,2}(\w+)(?: ?\([^)]*\))?: ?((?:.+\n?)(?:[ \t]+.+\n?)*)", lines, re.MULTILINE):
+                words[one[1]] = " ".join(one[2].split())
+    return re.split(r"^:(?:param|return|raise|type|rtype)", parts[0], maxsplit=1, flags=re.MULTILINE)[0].strip(), words
 
 
 class FunctionServers:
     """The functions of one manager."""
 
     def __init__(self, functions: Functions) -> None:
-        self._all: dict[tuple[str, str], Function] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._all: dict[tuple[str, str], tuple[Function, dict[str, Any]]] = {}
+        self._place = Place()
+        #: As the host takes them.
         self.described: dict[str, Any] = {}
         for server, given in functions.items():
-            if isinstance(given, Mapping):
-                named = dict(typing.cast("Mapping[str, Function]", given))
-            else:
-                named = {one.__name__: one for one in given}
-            self._all.update({(server, name): function for name, function in named.items()})
-            tools = [described(name, function) for name, function in named.items()]
-            self.described[server] = {"tools": tools}
+            named = given if isinstance(given, Mapping) else {one.__name__: one for one in given}
+            for name, function in named.items():
+                self.add(server, name, function)
 
-    def run_in(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Runs coroutines in this loop; without one each in a loop of its own."""
-        self._loop = loop
+    def add(self, server: str, name: str, function: Function) -> None:
+        """Adds a function, before the start."""
+        tool = described(name, function)
+        self._all[server, name] = (function, _hints(function))
+        self.described.setdefault(server, {"tools": []})["tools"].append(tool)
 
-    def call(self, params: dict[str, Any], reply: Any) -> None:
+    def run_in(self, place: Place) -> None:
+        """Runs coroutines there."""
+        self._place = place
+
+    def call(self, params: dict[str, Any], reply: Reply) -> None:
         """Calls a function, and replies with its result. Called by the receiving thread, which it does not hold up."""
-        function = self._all.get((params["server"], params["tool"]))
+        function, hints = self._all.get((params["server"], params["tool"]), (None, {}))
         if function is None:
             reply(LookupError(f"there is no function {params['tool']}"))
             return
-        arguments = params["arguments"]
-        if inspect.iscoroutinefunction(function) and self._loop is not None and self._loop.is_running():
-            running = asyncio.run_coroutine_threadsafe(function(**arguments), self._loop)
-        else:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(thread_name_prefix="toolcrib-function")
-            running = self._threads.submit(_run, function, arguments)
+        named = {name: value_of(hints.get(name, Any), value) for name, value in params["arguments"].items()}
+        running = self._place.run(function, **named)
         reply.on_cancel(running.cancel)
         running.add_done_callback(lambda done: reply(_outcome(done)))
-
-    def close(self) -> None:
-        """Starts no further function."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _run(function: Function, arguments: dict[str, Any]) -> Any:
-    result = function(**arguments)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
 
 
 def _outcome(done: Future[Any]) -> Any:
@@ -173,5 +256,3 @@ def to_result(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         result["structuredContent"] = value
     return result
-
-

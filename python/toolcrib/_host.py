@@ -6,27 +6,52 @@ exit of the interpreter: the end of this process closes the socket, and the host
 
 from __future__ import annotations
 
+import copy
+import fcntl
+import itertools
 import json
 import logging
 import os
+import re
+import select
 import socket
+import struct
 import subprocess
 import threading
-import weakref
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from . import _errors
 from ._find import find_binary
 
 PROTOCOL = 1
+#: Bytes of a message.
+LONGEST = 256 << 20
+#: Seconds that the host may take to say that it is there.
+HELLO = 60
 _LOG = logging.getLogger("toolcrib")
+_AT_ONCE = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
-#: Handlers of what the host tells and asks, by the name of an object: ``handler(method, params, reply)``.
-Handler = Callable[[str, dict[str, Any], "Callable[[Any], None] | None"], None]
+#: Takes what the host tells and asks of an object: ``handler(method, params, reply)``.
+Handler = Callable[[str, dict[str, Any], "Reply | None"], None]
+#: Takes what the host tells of a request: ``listener(method, params)``.
+Listener = Callable[[str, dict[str, Any]], None]
 
-_FORKED = "it belongs to the parent of this process: make another one in the child"
+
+class Reply:
+    """Answers a request of the host, once, from any thread."""
+
+    def __init__(self, host: Host, id: str) -> None:
+        self._host, self._id = host, id
+
+    def __call__(self, outcome: Any) -> None:
+        """Answers with a result, or with an error."""
+        self._host._reply(self._id, outcome)
+
+    def on_cancel(self, cancel: Callable[[], Any]) -> None:
+        """Has the host's cancellation call ``cancel``. To be said before the answer."""
+        self._host._asked[self._id] = cancel
 
 
 class Host:
@@ -34,18 +59,17 @@ class Host:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._lock = threading.Lock()
-        self._last = 0
-        self._answers: dict[int, Future[Any]] = {}
-        self._listeners: dict[int, Callable[[str, dict[str, Any]], None]] = {}
-        self._handlers: dict[str, Handler] = {}
-        self._asked: dict[str, Callable[[], None]] = {}
-        self._users = 0
         self.died: _errors.ToolcribError | None = None
-        self._waiting: deque[memoryview] = deque()
-        self._writer: threading.Thread | None = None
-        self._writable = threading.Condition(self._lock)
-        ours, theirs = socket.socketpair()
+        # A finalizer runs in any thread at any time, and sends: the lock must let its own thread in.
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[Future[Any], Listener | None, Future[Any] | None]] = {}
+        self._objects: dict[str, Handler | None] = {}
+        self._asked: dict[str, Callable[[], Any]] = {}
+        # Lines that are to be sent, each with the numbers of bytes that are sent of it.
+        self._out: deque[tuple[bytes, list[int]]] = deque()
+        self._is_sending = self._is_blocked = False
+        ours, theirs = _pair()
         try:
             command = [find_binary(), "host", "--fd", str(theirs.fileno())]
             self._process = subprocess.Popen(
@@ -56,50 +80,32 @@ class Host:
             raise
         finally:
             theirs.close()
-        self._socket = ours
-        _ALL.add(self)
-        hello = self._receive_hello()
-        self.version: str = hello["version"]
-        self.teardown: str = hello["teardown"]
+        self._program, self._socket = command[0], ours
+        _living.add(self)
         threading.Thread(target=self._receive, name="toolcrib", daemon=True).start()
-
-    def _receive_hello(self) -> dict[str, Any]:
-        self._file = self._socket.makefile("rb", buffering=1 << 16)
-        line = self._file.readline()
-        hello = json.loads(line) if line else {}
-        if hello.get("method") != "hello" or hello["params"]["protocol"] != PROTOCOL:
-            self.close()
-            self._file.close()
-            self._process.kill()
-            self._process.wait()
-            program = self._process.args[0] if isinstance(self._process.args, list) else "toolcrib"
-            what = "ended at its start" if not line else "speaks another protocol than this package"
-            raise _errors.HostDied(f"the host {program} {what}", help="install the package and the program of one version")
-        params: dict[str, Any] = hello["params"]
-        return params
 
     # --- what this process asks -------------------------------------------------------------------------------------
 
     def request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        listener: Callable[[str, dict[str, Any]], None] | None = None,
+        self, method: str, params: dict[str, Any], listener: Listener | None = None, *, after: Future[Any] | None = None
     ) -> Future[Any]:
-        """Sends a request. Cancelling the future gives it up. ``listener`` gets what the host tells of it, in the receiving thread."""
-        self._check_process()
-        future: Future[Any] = Future()
+        """Sends a request. Cancelling the future gives it up.
+
+        ``listener`` gets what the host tells of it, in the receiving thread. If ``after``, an earlier request, failed, and therefore this
+        one, its error is the error of this one.
+        """
+        if self.pid != os.getpid():
+            raise _errors.ForkedError(
+                "the object belongs to the parent of this process", code="forked", help="make another one in the child"
+            )
         # What is no JSON is refused before anything waits for its answer.
         encoded = _encode(params)
-        with self._lock:
-            if self.died:
-                raise self.died
-            self._last += 1
-            number = self._last
-            self._answers[number] = future
-            if listener:
-                self._listeners[number] = listener
-        # Running futures cannot be cancelled: this one can be, until its answer is there.
+        future: Future[Any] = Future()
+        number = next(self._numbers)
+        self._answers[number] = (future, listener, after)
+        if self.died:
+            self._answers.pop(number, None)
+            raise copy.copy(self.died)
         future.add_done_callback(lambda done: self._given_up(number) if done.cancelled() else None)
         self._send(b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}\n' % (number, method.encode(), encoded))
         return future
@@ -107,82 +113,134 @@ class Host:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification, if the host is there."""
         if self.pid == os.getpid() and not self.died:
-            self._send(_encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n")
+            self._send(b'{"jsonrpc":"2.0","method":"%s","params":%s}\n' % (method.encode(), _encode(params)))
 
     def _given_up(self, number: int) -> None:
-        with self._lock:
-            self._answers.pop(number, None)
-            self._listeners.pop(number, None)
-        self.notify("cancel", {"id": number})
+        if self._answers.pop(number, None):
+            self.notify("cancel", {"id": number})
 
-    def _check_process(self) -> None:
-        if self.pid != os.getpid():
-            raise _errors.ForkedError(f"the host was started by another process: {_FORKED}")
+    def _reply(self, id: str, outcome: Any) -> None:
+        self._asked.pop(id, None)
+        if self.pid != os.getpid() or self.died:
+            return
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            answer = b'{"jsonrpc":"2.0","id":"%s","result":%s}\n' % (id.encode(), _encode(outcome))
+        except BaseException as error:
+            words = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
+            refused = _encode({"code": -32000, "message": words})
+            answer = b'{"jsonrpc":"2.0","id":"%s","error":%s}\n' % (id.encode(), refused)
+        self._send(answer)
 
-    def _send(self, text: bytes) -> None:
-        line = memoryview(text)
+    def _send(self, line: bytes) -> None:
+        """Sends a line, or leaves it to a thread if the host does not read: an event loop must not wait for it."""
+        self._out.append((line, []))
         with self._lock:
-            if not self._waiting:
-                # Nearly always there is room. An event loop must not wait for it.
+            # A finalizer that runs within leaves its line to the loop around it.
+            while self._out and not (self._is_sending or self._is_blocked):
+                self._is_sending = True
                 try:
-                    sent = self._socket.send(line, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                    line = line[sent:]
-                except (BlockingIOError, InterruptedError):
-                    pass
-                except OSError:
-                    return  # The receiving thread notices, and fails what waits.
-            if line:
-                self._waiting.append(line)
-                if self._writer is None:
-                    self._writer = threading.Thread(target=self._write, name="toolcrib-write", daemon=True)
-                    self._writer.start()
-                self._writable.notify()
+                    if not self._send_waiting():
+                        threading.Thread(target=self._send_later, name="toolcrib-send", daemon=True).start()
+                        self._is_blocked = True
+                finally:
+                    self._is_sending = False
 
-    def _write(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting:
-                    self._writable.wait()
-                line = self._waiting[0]
+    def _send_waiting(self) -> bool:
+        """Sends what is waiting. False: the host reads too slowly."""
+        while self._out:
+            line, sent = self._out[0]
+            begin = sum(sent)
+            if begin == len(line):
+                self._out.popleft()
+                continue
+            rest = memoryview(line)[begin:] if begin else line
             try:
-                self._socket.sendall(line, socket.MSG_NOSIGNAL)
+                # A single call into C: an exception of a signal handler comes before it or after it, and the line goes on where it was.
+                sent.extend(map(self._socket.send, (rest,), (_AT_ONCE,)))
+            except BlockingIOError:
+                return False
             except OSError:
-                return
+                # The receiving thread notices, and fails what waits.
+                self._out.clear()
+        return True
+
+    def _send_later(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLOUT)
+        while True:
+            poll.poll(1000)
             with self._lock:
-                self._waiting.popleft()
+                if self.died or self._send_waiting():
+                    self._is_blocked = False
+                    return
 
     # --- what the host tells and asks -------------------------------------------------------------------------------
 
     def _receive(self) -> None:
         reason = "the host has ended"
         try:
-            for line in self._file:
-                message = json.loads(line)
+            lines = self._lines()
+            self._take_hello(lines)
+            for line in lines:
+                try:
+                    message = _decode(line)
+                except (ValueError, RecursionError) as error:
+                    self._unreadable(line, error)
+                    continue
                 if message.get("method") == "goodbye":
                     reason = f"the host has ended: {message['params'].get('reason')}"
+                    continue
                 try:
                     self._take(message)
                 except Exception:
-                    # Of a callback of the program: it must not end the thread that everything waits for.
-                    _LOG.exception("a callback failed")
-        except (OSError, ValueError) as error:
-            reason = f"the host is lost: {error}"
-        self._ended(reason)
+                    # It must not end the thread that everything waits for.
+                    _LOG.exception("a message of the host could not be handed over")
+            self._ended(_errors.HostDied(reason, code="host_died"))
+        except _errors.ToolcribError as error:
+            self._process.kill()
+            self._ended(error)
+        except OSError as error:
+            self._ended(_errors.HostDied(f"the host is lost: {error}", code="host_died"))
+
+    def _lines(self) -> Iterator[bytes]:
+        parts: list[bytes] = []
+        while data := self._socket.recv(1 << 16):
+            begin = 0
+            while (end := data.find(b"\n", begin)) >= 0:
+                parts.append(data[begin:end])
+                yield b"".join(parts)
+                parts.clear()
+                begin = end + 1
+            if begin < len(data):
+                parts.append(data[begin:])
+
+    def _take_hello(self, lines: Iterator[bytes]) -> None:
+        limit = struct.pack("ll", HELLO, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        try:
+            hello = json.loads(next(lines))
+            if hello["method"] == "hello" and hello["params"]["protocol"] == PROTOCOL:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(len(limit)))
+                return
+            what = "speaks another protocol than this package"
+        except StopIteration:
+            what = "ended at its start"
+        except BlockingIOError:
+            what = f"has said nothing for {HELLO} seconds"
+        except (ValueError, LookupError, TypeError):
+            what = "is no host"
+        raise _errors.HostDied(
+            f"the host {self._program} {what}",
+            code="host_died",
+            help="install the package and the program of one version",
+        )
 
     def _take(self, message: dict[str, Any]) -> None:
         method = message.get("method")
         if method is None:
-            with self._lock:
-                future = self._answers.pop(message["id"], None)
-                self._listeners.pop(message["id"], None)
-            if future is None:
-                return
-            if "error" in message:
-                error = _errors.from_data(message["error"]["message"], message["error"].get("data"))
-                # The manager was shut down under it: whoever awaits it is cancelled, as by its own task.
-                future.cancel() if error.code == "cancelled" else _settle(future, error=error)
-            else:
-                _settle(future, result=message["result"])
+            self._take_answer(message)
             return
         params = message["params"]
         if "id" in message:
@@ -192,90 +250,97 @@ class Host:
             if cancel:
                 cancel()
         elif "id" in params:
-            listener = self._listeners.get(params["id"])
-            if listener:
-                listener(method, params)
+            waiting = self._answers.get(params["id"])
+            if waiting and waiting[1]:
+                waiting[1](method, params)
         else:
-            handler = self._handlers.get(_subject(params))
+            handler = self._objects.get(_subject(params))
             if handler:
                 handler(method, params, None)
 
-    def _take_request(self, id: str, method: str, params: dict[str, Any]) -> None:
-        def reply(outcome: Any) -> None:
-            self._asked.pop(id, None)
-            if not isinstance(outcome, BaseException):
-                try:
-                    return self._answer({"jsonrpc": "2.0", "id": id, "result": outcome})
-                except (TypeError, ValueError) as unusable:
-                    outcome = unusable
-            error = {"code": -32000, "message": f"{type(outcome).__name__}: {outcome}"}
-            self._answer({"jsonrpc": "2.0", "id": id, "error": error})
+    def _take_answer(self, message: dict[str, Any]) -> None:
+        future, _, after = self._answers.pop(message["id"], (None, None, None))
+        if future is None:
+            return
+        if "error" not in message:
+            _settle(future, result=message["result"])
+            return
+        error: BaseException = _errors.from_data(message["error"]["message"], message["error"].get("data"))
+        earlier = after.exception() if after and after.done() and not after.cancelled() else None
+        if getattr(error, "code", None) == "cancelled":
+            # The manager was shut down under it: whoever awaits it is cancelled, as by its own task.
+            future.cancel()
+        else:
+            _settle(future, error=copy.copy(earlier) if earlier else error)
 
-        handler = self._handlers.get(_subject(params))
+    def _take_request(self, id: str, method: str, params: dict[str, Any]) -> None:
+        reply = Reply(self, id)
+        handler = self._objects.get(_subject(params))
         if handler is None:
             reply(LookupError("it is closed"))
             return
         try:
-            handler(method, params, _Reply(reply, lambda cancel: self._asked.__setitem__(id, cancel)))
+            handler(method, params, reply)
         except Exception as error:
             reply(error)
 
-    def _answer(self, message: dict[str, Any]) -> None:
-        if self.pid == os.getpid() and not self.died:
-            self._send(_encode(message) + b"\n")
+    def _unreadable(self, line: bytes, error: Exception) -> None:
+        """Fails the request whose answer cannot be read, and that one alone."""
+        _LOG.error("a message of the host cannot be read: %s", error)
+        answered = re.match(rb'\{"jsonrpc":"2\.0","id":(\d+),"(?:result|error)"', line)
+        if answered:
+            future, _, _ = self._answers.pop(int(answered[1]), (None, None, None))
+            if future:
+                _settle(future, error=_errors.ToolcribError(f"the answer cannot be read: {error}"))
 
-    def _ended(self, reason: str) -> None:
+    def _ended(self, error: _errors.ToolcribError) -> None:
         with self._lock:
-            self.died = self.died or _errors.HostDied(reason)
-            waiting = list(self._answers.values())
-            self._answers.clear()
-            self._listeners.clear()
-        for future in waiting:
-            _settle(future, error=self.died)
-        for handler in list(self._handlers.values()):
-            handler("host.died", {}, None)
-        self._file.close()
-        self._socket.close()
+            self.died = self.died or error
+            self._out.clear()
+            # Under the lock: the number of the descriptor may be another file's at once.
+            self._socket.close()
+        _living.discard(self)
+        while self._answers:
+            future, _, _ = self._answers.popitem()[1]
+            _settle(future, error=copy.copy(self.died))
+        while self._asked:
+            self._asked.popitem()[1]()
+        for handler in list(self._objects.values()):
+            if handler:
+                handler("host.died", {}, None)
         self._process.wait()
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    def add(self, name: str, handler: Handler | None) -> None:
-        """Keeps the host for an object of that name."""
+    def add(self, name: str, handler: Handler | None) -> bool:
+        """Keeps the host for an object of that name. False: it has ended meanwhile."""
         with self._lock:
-            self._users += 1
-            if handler:
-                self._handlers[name] = handler
+            self._objects[name] = handler
+            return self.died is None
 
     def remove(self, name: str) -> None:
         """Lets go of an object. The last one ends the host."""
+        if self.pid != os.getpid():
+            return
         with self._lock:
-            self._handlers.pop(name, None)
-            self._users -= 1
-            last = self._users == 0
-            if last:
-                self.died = self.died or _errors.HostDied("all objects of the host were closed")
-        if last and self.pid == os.getpid():
-            self.close()
-
-    def close(self) -> None:
-        """Closes the socket: the host ends what it owns, and itself."""
-        try:
-            # A thread may be reading: this wakes it, where `close` alone would not.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self._socket.close()
+            self._objects.pop(name, None)
+            if not self._objects and not self.died:
+                self.died = _errors.HostDied("all objects of the host were closed", code="host_died")
+                # The receiving thread wakes, and closes it.
+                try:
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
 
 
-class _Reply:
-    """Answers a request of the host, once, from any thread."""
-
-    def __init__(self, reply: Callable[[Any], None], on_cancel: Callable[[Callable[[], None]], None]) -> None:
-        self._reply, self.on_cancel = reply, on_cancel
-
-    def __call__(self, outcome: Any) -> None:
-        self._reply(outcome)
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """A pair of sockets, neither of them where stdin, stdout and stderr are, even if this process has closed these."""
+    pair = []
+    for end in socket.socketpair():
+        number = fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        pair.append(socket.socket(end.family, end.type, end.proto, fileno=number))
+        end.close()
+    return pair[0], pair[1]
 
 
 def _settle(future: Future[Any], *, result: Any = None, error: BaseException | None = None) -> None:
@@ -289,10 +354,6 @@ def _subject(params: dict[str, Any]) -> str:
     return str(params.get("channel") or params.get("run") or params.get("manager") or params.get("llm") or "")
 
 
-def _encode(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":"), default=_json, allow_nan=False).encode()
-
-
 def _json(value: Any) -> Any:
     """Paths, and what is like a mapping or a list without being one."""
     if isinstance(value, os.PathLike):
@@ -300,35 +361,68 @@ def _json(value: Any) -> Any:
     for convert in ("model_dump", "_asdict"):
         if hasattr(value, convert):
             return getattr(value, convert)()
-    if isinstance(value, (set, frozenset, tuple)):
+    if isinstance(value, (set, frozenset)):
         return list(value)
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
 
 
-_ALL: weakref.WeakSet[Host] = weakref.WeakSet()
-_SHARED_LOCK = threading.Lock()
+_to_json = json.JSONEncoder(separators=(",", ":"), default=_json, allow_nan=False, ensure_ascii=False).encode
+
+
+def _encode(value: Any) -> bytes:
+    encoded = _to_json(value).encode()
+    if len(encoded) > LONGEST - 1024:
+        raise ValueError(f"a message of {len(encoded)} bytes is too long: at most {LONGEST}")
+    return encoded
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    try:
+        message: dict[str, Any] = json.loads(line)
+    except ValueError:
+        # Python refuses integers of more than some thousand digits: these stay text.
+        message = json.loads(line, parse_int=_int_or_text)
+    return message
+
+
+def _int_or_text(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+_living: set[Host] = set()
 _shared: Host | None = None
+_shared_lock = threading.Lock()
 
 
-def shared_host() -> Host:
-    """The host of this process, started if there is none."""
+def host_for(name: str, handler: Handler | None) -> Host:
+    """The host of this process, started if there is none, with an object of that name."""
     global _shared
-    with _SHARED_LOCK:
-        if _shared is None or _shared.died or _shared.pid != os.getpid():
-            _shared = Host()
-        return _shared
+    while True:
+        with _shared_lock:
+            if _shared is None or _shared.died:
+                _shared = Host()
+            host = _shared
+        # The last object of another thread may just have ended it.
+        if host.add(name, handler):
+            return host
 
 
 def _after_fork_in_child() -> None:
     """A child that goes on must not keep the host of its parent alive."""
-    global _shared, _SHARED_LOCK
-    _shared, _SHARED_LOCK = None, threading.Lock()
-    for host in list(_ALL):
+    global _shared, _shared_lock
+    _shared, _shared_lock = None, threading.Lock()
+    for host in _living:
         # Not `shutdown`, which would end the connection for the parent.
         try:
             os.close(host._socket.detach())
         except OSError:
             pass
+        # It is no child of this process: nothing is to be waited for.
+        host._process.returncode = 0
+    _living.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Callable, Generator, Iterable, Mapping, Sequence
 
 from . import _errors, _types
 from ._channel import mcp_session
-from ._config import Config, config_params
-from ._core import LlmCore, ManagerCore, Progress, RunCore, Scorer, _same, running_loop
-from ._pending import Pending
+from ._config import Config
+from ._core import (
+    AgentCore,
+    ChatOutcome,
+    LlmCore,
+    ManagerCore,
+    Progress,
+    RunCore,
+    Scorer,
+    Tasks,
+    ordered,
+    run_of_config,
+)
+from ._place import Place
 from ._stream import Stream
 
 
@@ -41,7 +52,7 @@ class Manager(ManagerCore):
             StartError: a required server did not start; nothing is left running.
             ConfigError: the configuration cannot be used.
         """
-        await self._begin_start(running_loop())
+        await self._begin_start(Place.of_caller())
         return self
 
     async def shutdown(self) -> _types.StopReport:
@@ -62,14 +73,9 @@ class Manager(ManagerCore):
                 if error is None:
                     raise
 
-    def tools(self) -> list[_types.Tool]:
-        """The tools of all servers, in stable order, as they were at the start or the last :meth:`list_tools`."""
-        return list(self._tools)
-
     async def list_tools(self) -> list[_types.Tool]:
         """The tools of all servers at this moment."""
-        self._tools = await self._begin_tools()
-        return list(self._tools)
+        return await self._begin_tools()
 
     async def call_tool(
         self,
@@ -88,7 +94,7 @@ class Manager(ManagerCore):
             tool: the tool.
             arguments: checked against the tool's schema first, unless ``check`` is false.
             timeout: seconds. The default: the server's ``call_timeout``.
-            progress: called with ``(progress, total, message)`` in the receiving thread: it must not block.
+            progress: called with ``(progress, total, message)`` in the event loop.
 
         Cancelling the awaiting task tells the server to cancel; the tool may have run. If the manager is shut down meanwhile, the
         awaiting task is cancelled.
@@ -98,8 +104,6 @@ class Manager(ManagerCore):
             CallTimeout: the session goes on.
             ServerLost: the message says whether the call may have run.
         """
-        if tool is None:
-            return await self._begin_call(None, server, arguments, timeout, progress, check)
         return await self._begin_call(server, tool, arguments, timeout, progress, check)
 
     async def request(
@@ -110,39 +114,30 @@ class Manager(ManagerCore):
 
     async def read_resource(self, server: str, uri: str, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """The contents of a resource."""
-        result = await self._begin_request(server, "resources/read", {"uri": uri}, timeout)
-        contents: list[dict[str, Any]] = result["contents"]
-        return contents
+        return await self._begin_read(server, uri, timeout)
 
     async def prompt(
         self, server: str, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """A prompt of a server, filled in: ``messages``, and perhaps a ``description``."""
-        params = {"name": name, "arguments": dict(arguments or {})}
-        result: dict[str, Any] = await self._begin_request(server, "prompts/get", params, timeout)
-        return result
+        return await self._begin_prompt(server, name, arguments, timeout)
 
-    async def status(self) -> list[dict[str, Any]]:
-        """Each server at this moment: ``state``, ``pid``, ``restarts``, ``calls``, ``p50_ms``, …"""
-        rows: list[dict[str, Any]] = await self._ask("status", lambda result: result["servers"])
-        return rows
+    async def status(self) -> list[_types.ServerStatus]:
+        """Each server at this moment."""
+        return await self._begin_status()
 
     async def wait(self, server: str) -> None:
         """Waits until a server that is being started can be called."""
-        await self._ask("wait", _same, server=server)
+        await self._begin_on("wait", server)
 
     async def restart(self, server: str) -> None:
         """Restarts a server."""
-        await self._ask("restart", _same, server=server)
+        await self._begin_on("restart", server)
 
-    async def apply(self, config: Config) -> dict[str, Any]:
-        """Goes over to another configuration: only servers that changed are touched.
-
-        Returns what was done: names in ``added``, ``removed``, ``restarted``, ``unchanged``, and ``failures``.
-        """
-        result = await self._begin_apply(config)
-        self._tools = [_types.tool(raw) for raw in result.pop("tools")]
-        return result
+    async def apply(self, config: Config) -> _types.ApplyReport:
+        """Goes over to another configuration: only servers that changed are touched. ``servers``, ``only``, ``profile`` and so on of this
+        manager hold for it, too."""
+        return await self._begin_apply(config)
 
     def mcp_session(self, server: str | None = None, **options: Any) -> AbstractAsyncContextManager[Any]:
         """An initialized ``mcp.ClientSession`` on all servers, with tools named ``SERVER__TOOL``, or on one of them with its own
@@ -153,6 +148,8 @@ class Manager(ManagerCore):
         self,
         llm: LlmClient | None = None,
         *,
+        base_url: str | None = None,
+        model: str | None = None,
         tools: Sequence[str] | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **settings: Any,
@@ -161,15 +158,20 @@ class Manager(ManagerCore):
 
         Args:
             llm: the model. The default: ``[llm]`` of the configuration.
+            base_url, model: in its place, as of :class:`LlmClient`.
             tools: patterns of the tools that it may use, as ``"web.*"``.
-            on_event: called with each event of its tasks in the receiving thread: it must not block.
+            on_event: called with each event of its tasks in the event loop.
             settings: keys of the table ``[agent]``: ``system``, ``max_turns``, … In place of that table.
         """
+        if base_url is not None or model is not None:
+            if llm is not None:
+                raise TypeError("either `llm`, or `base_url` and `model`")
+            llm = LlmClient(base_url, model)
         return Agent(self, llm, tools, on_event, settings)
 
     def run(
         self,
-        tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
+        tasks: Tasks,
         llm: LlmClient | None = None,
         *,
         score: Scorer | None = None,
@@ -183,30 +185,19 @@ class Manager(ManagerCore):
         Args:
             tasks: a file (JSON lines, JSON, CSV, YAML), or questions and tasks.
             llm: the model. The default: ``[llm]`` of the configuration.
-            score: scores each answer, from 0 to 1: a function or coroutine of the task and its report.
+            score: scores each answer, from 0 to 1: a function or coroutine function of the task and its report.
             jobs: tasks at once.
             k: how often each task is carried out.
             out: the folder of all runs. The default: ``runs``.
             options: ``until_pass``, ``resume`` (``"interrupted"``, ``"errored"``, ``{"run": ID}``), ``record``, ``replay``, ``budget``
                 (``{"usd": 5}``), ``allow_commands``, ``limit``, ``filter``, ``events`` (events of agents, too).
         """
-        run = Run({"manager": self._name}, tasks, llm, {"score": score, "jobs": jobs, "k": k, "out": out, **options})
-        return run
+        self._opened()
+        return Run({"manager": self._name}, tasks, llm, {"score": score, "jobs": jobs, "k": k, "out": out, **options})
 
 
-class Agent:
+class Agent(AgentCore):
     """Carries out tasks: asks the model, calls the tools, until it answers. Any number at once."""
-
-    def __init__(
-        self,
-        manager: ManagerCore,
-        llm: LlmCore | None,
-        tools: Sequence[str] | None,
-        on_event: Callable[[dict[str, Any]], None] | None,
-        settings: Mapping[str, Any],
-    ) -> None:
-        self._manager, self._llm, self._tools = manager, llm, tools
-        self._on_event, self._settings = on_event, settings
 
     async def run(
         self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None
@@ -220,53 +211,57 @@ class Agent:
         """
         return await self._begin(task, target, timeout)
 
-    def _begin(
-        self, task: str | Mapping[str, Any], target: Any, timeout: float | None
-    ) -> Pending[_types.TaskReport]:
-        if target is not None:
-            task = {"id": "question", **({"input": task} if isinstance(task, str) else task), "target": target}
-        return self._manager._begin_agent(task, self._llm, self._settings, self._tools, timeout, self._on_event)
-
 
 class Run(RunCore):
-    """A run under way. Its events come by ``async for``; awaiting it gives the summary."""
+    """A run under way. Its events come by ``async for``; awaiting it gives the summary. It ends if nobody refers to it."""
 
-    @property
-    def events(self) -> Stream[_types.Event]:
-        """What happens: ``opened``, ``server``, ``servers_started``, ``warning``, ``agent``, and ``task_ended`` with a report."""
-        return self._stream
+    def __aiter__(self) -> Run:
+        return self
 
-    def __aiter__(self) -> AsyncIterator[_types.Event]:
-        return self._stream
+    async def __anext__(self) -> _types.Event:
+        return await self._stream.__anext__()
 
     def __await__(self) -> Generator[Any, Any, _types.RunSummary]:
-        return self._summary().__await__()
+        # A generator: it keeps the run.
+        return (yield from self._summary().__await__())
 
 
-def run(
-    config: Config,
-    tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
-    llm: LlmClient | None = None,
-    **options: Any,
-) -> Run:
+def run(config: Config, tasks: Tasks, llm: LlmClient | None = None, **options: Any) -> Run:
     """Runs tasks on servers that are started for the run, and stopped at its end. Options as of :meth:`Manager.run`, and
-    ``only``, ``profile``, ``set``, ``env``, ``cwd`` as of :class:`Manager`."""
-    keys = ("servers", "only", "profile", "set", "env", "cwd")
-    read = {key: options.pop(key) for key in keys if key in options}
-    return Run({"config": config_params(config, **read)}, tasks, llm, options)
+    ``servers``, ``only``, ``profile``, ``set``, ``env``, ``cwd`` as of :class:`Manager`."""
+    return Run(run_of_config(config, options), tasks, llm, options)
+
+
+class ChatStream:
+    """An answer that a model is writing: its pieces by ``async for``, then the whole by :meth:`answer`."""
+
+    def __init__(self, llm: LlmClient, messages: Any, timeout: float | None, options: dict[str, Any]) -> None:
+        self._deltas, self._answer = llm._begin_stream(messages, timeout, options)
+
+    def __aiter__(self) -> Stream[_types.Delta]:
+        return self._deltas
+
+    async def answer(self) -> _types.ChatAnswer:
+        """The whole answer, once it is there."""
+        return await self._answer
+
+    def cancel(self) -> None:
+        """Gives the request up."""
+        self._deltas.cancel()
 
 
 class LlmClient(LlmCore):
-    """A model, ready to be asked: an in-flight limit of its own only if one is set, short and capped retries.
+    """A model, ready to be asked: short and capped retries, connections that are shared.
+
+    Settings that cannot be used raise :class:`ConfigError` in the first request, or in ``async with``.
 
     Args:
         base_url: the endpoint, up to and including ``/v1``.
         model: the model's name there, or ``script:FILE``.
         config, client: in their place a configuration, and the name of a client in its ``[llm]``.
+        env: variables for ``${NAME}`` in settings. The default: those of this process.
+        cwd: the folder that relative paths start from. The default: the current one.
         settings: keys of the table ``[llm]``: ``api_key``, ``max_in_flight``, ``retry``, ``cache``, ``temperature``, …
-
-    Raises:
-        ConfigError: the settings cannot be used. No request is made yet.
     """
 
     async def chat(
@@ -274,48 +269,57 @@ class LlmClient(LlmCore):
         messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
         *,
         timeout: float | None = None,
-        on_delta: Callable[[dict[str, Any]], None] | None = None,
+        on_delta: Callable[[_types.Delta], None] | None = None,
         **options: Any,
-    ) -> _types.ModelAnswer:
+    ) -> _types.ChatAnswer:
         """Asks the model.
 
         Args:
             messages: a question, or messages of the OpenAI chat API.
             timeout: seconds after which no answer is wanted, retries included.
-            on_delta: called with each piece of the answer in the receiving thread: it must not block.
+            on_delta: called with each piece of the answer in the event loop.
             options: ``tools``, ``tool_choice``, ``max_tokens``, ``prefill``, ``session``, and
                 ``extra_body``: members for the body of the request, such as ``response_format``.
 
         Raises:
-            ModelError: there is no answer, after all retries.
+            LlmError: there is no answer, after all retries.
         """
         return await self._begin_chat(messages, timeout, on_delta, options)
 
-    async def generate_batch(
-        self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> list[_types.ModelAnswer | _errors.ToolcribError]:
+    def stream(
+        self,
+        messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> ChatStream:
+        """Asks the model, for each piece of its answer as it comes. Arguments as of :meth:`chat`."""
+        return ChatStream(self, messages, timeout, options)
+
+    async def generate_batch(self, requests: Iterable[Any], *, timeout: float | None = None) -> list[ChatOutcome]:
         """Asks all requests at once. One outcome for each, in their order: an answer, or its own error, which is not raised."""
         outcomes, done = self._begin_batch(requests, timeout)
         await done
-        return [outcome for _, outcome in sorted(outcomes, key=lambda one: one[0])]
+        return ordered(outcomes)
 
     def stream_batch(
         self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> Stream[tuple[int, _types.ModelAnswer | _errors.ToolcribError]]:
+    ) -> Stream[tuple[int, ChatOutcome]]:
         """Asks all requests at once; each outcome with the index of its request as soon as it is there."""
         return self._begin_batch(requests, timeout)[0]
 
     async def stats(self) -> dict[str, Any]:
-        """Counters: ``request_count``, ``cache_hits``, ``retries``, ``p50_ms``, ``peak``, ``usage``, …"""
+        """Counters: ``request_count``, ``cache_hits``, ``cache_hit_rate``, ``batch_count``, ``retries``, ``p50_ms``, ``peak``, ``usage``, …"""
         return await self._begin_stats()
 
     async def close(self) -> None:
         """Ends requests under way, and lets go of the client."""
-        await self._begin_close()
+        if self._host is not None:
+            await self._begin_close()
 
     async def __aenter__(self) -> LlmClient:
+        await self._begin_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._host is not None:
-            await self.close()
+        await self.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Generator, Generic, TypeVar
 
 from ._errors import ToolcribError
+from ._place import is_trio
 
 T = TypeVar("T")
 
@@ -26,28 +26,40 @@ class Pending(Generic[T]):
         try:
             return self._convert(self._future.result(timeout))
         except CancelledError:
-            raise ToolcribError("it was cancelled: its manager or client was closed", code="cancelled") from None
+            raise _closed() from None
         except BaseException:
             self._future.cancel()
             raise
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if _is_trio():
+        if is_trio():
             return self._convert((yield from _in_trio(self._future).__await__()))
         # Cancelling the wrapper cancels the request.
         return self._convert((yield from asyncio.wrap_future(self._future).__await__()))
 
 
-def _is_trio() -> bool:
-    if "trio" not in sys.modules:
-        return False
-    import trio
+def follow(future: Future[Any], ended: Callable[[Future[Any]], Any] | None = None, *, gives_up: bool = True) -> Future[Any]:
+    """A future with the outcome of another one, which comes when ``ended`` has been called. Cancelling it cancels the other one,
+    unless that has more who wait for it."""
+    outer: Future[Any] = Future()
 
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        return False
-    return True
+    def done(inner: Future[Any]) -> None:
+        if ended:
+            ended(inner)
+        if inner.cancelled():
+            outer.cancel()
+        elif outer.set_running_or_notify_cancel():
+            error = inner.exception()
+            outer.set_exception(error) if error else outer.set_result(inner.result())
+
+    if gives_up:
+        outer.add_done_callback(lambda own: future.cancel() if own.cancelled() else None)
+    future.add_done_callback(done)
+    return outer
+
+
+def _closed() -> ToolcribError:
+    return ToolcribError("it was cancelled: its manager or client was closed", code="cancelled")
 
 
 async def _in_trio(future: Future[Any]) -> Any:
@@ -57,7 +69,9 @@ async def _in_trio(future: Future[Any]) -> Any:
     waits = True
 
     def wake() -> None:
+        nonlocal waits
         if waits:
+            waits = False
             trio.lowlevel.reschedule(task)
 
     def done(_: Future[Any]) -> None:
@@ -74,5 +88,7 @@ async def _in_trio(future: Future[Any]) -> Any:
 
     future.add_done_callback(done)
     await trio.lowlevel.wait_task_rescheduled(abort)
-    waits = False
-    return future.result()
+    try:
+        return future.result()
+    except CancelledError:
+        raise _closed() from None

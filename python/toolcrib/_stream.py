@@ -5,74 +5,94 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Callable, Generic, TypeVar
 
 from ._pending import Pending
 
 T = TypeVar("T")
-
-
-class _End(Exception):
-    """There are no more items."""
+#: Items that wait for a reader where they may be dropped.
+MOST = 10_000
 
 
 class Stream(Generic[T]):
-    """Items in the order of their arrival, by ``async for`` or ``for``. Items wait until they are taken; one reader at a time."""
+    """Items in the order of their arrival, by ``async for`` or ``for``.
 
-    def __init__(self) -> None:
+    They wait until they are taken. Of events, 10,000 wait at most; then the oldest go, and :attr:`dropped` counts them.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
         self._lock = threading.Lock()
         self._items: deque[T] = deque()
-        self._waiting: Future[T] | None = None
-        self._end: BaseException | None = None
+        self._most = most
+        self._readers: list[Future[None]] = []
+        self._is_ended = False
+        self._error: BaseException | None = None
+        #: Gives up what the items come from.
+        self._give_up: Callable[[], Any] | None = None
+        #: Items that were dropped because nobody took them.
+        self.dropped = 0
 
     def put(self, item: T) -> None:
         """Adds an item."""
         with self._lock:
-            waiting, self._waiting = self._waiting, None
-            # One whose reader has given up gets nothing.
-            if waiting is None or not waiting.set_running_or_notify_cancel():
-                self._items.append(item)
-                return
-        waiting.set_result(item)
+            if self._most is not None and len(self._items) >= self._most:
+                self._items.popleft()
+                self.dropped += 1
+            self._items.append(item)
+        self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends it after the items that are there: with ``error``, if there is one."""
         with self._lock:
-            if self._end is None:
-                self._end = error or _End()
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None and waiting.set_running_or_notify_cancel():
-            waiting.set_exception(self._end)
+            if not self._is_ended:
+                self._is_ended, self._error = True, error
+        self._wake()
 
-    def _take(self) -> Future[T]:
-        future: Future[T] = Future()
+    def cancel(self) -> None:
+        """Gives up what the items come from, if it is a request of its own."""
+        if self._give_up:
+            self._give_up()
+
+    def _wake(self) -> None:
+        with self._lock:
+            readers, self._readers = self._readers, []
+        for reader in readers:
+            if reader.set_running_or_notify_cancel():
+                reader.set_result(None)
+
+    def _next(self) -> tuple[list[T], Pending[None] | None]:
+        """An item, or what to wait for, or neither: it has ended. A reader that stops to wait loses nothing."""
         with self._lock:
             if self._items:
-                future.set_result(self._items.popleft())
-            elif self._end is not None:
-                future.set_exception(self._end)
-            else:
-                self._waiting = future
-        return future
+                return [self._items.popleft()], None
+            if self._is_ended:
+                if self._error:
+                    raise self._error
+                return [], None
+            reader: Future[None] = Future()
+            self._readers.append(reader)
+        return [], Pending(reader, lambda _: None)
 
     def __aiter__(self) -> Stream[T]:
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await Pending[T](self._take(), _same)
-        except _End:
-            raise StopAsyncIteration from None
+        while True:
+            items, wait = self._next()
+            if items:
+                return items[0]
+            if wait is None:
+                raise StopAsyncIteration
+            await wait
 
     def __iter__(self) -> Stream[T]:
         return self
 
     def __next__(self) -> T:
-        try:
-            return Pending[T](self._take(), _same).result()
-        except _End:
-            raise StopIteration from None
-
-
-def _same(item: T) -> T:
-    return item
+        while True:
+            items, wait = self._next()
+            if items:
+                return items[0]
+            if wait is None:
+                raise StopIteration
+            wait.result()

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Mapping
+
+from . import _errors
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,76 @@ def tool_result(raw: dict[str, Any]) -> ToolResult:
 
 
 @dataclass(frozen=True)
+class ServerStart:
+    """How the start of a server went."""
+
+    name: str
+    #: Whether the start of all fails with it.
+    required: bool
+    #: Why it did not start.
+    error: _errors.ToolcribError | None
+    #: Its process; none for built-in servers, functions and addresses.
+    pid: int | None
+    #: The number of its tools.
+    tools: int
+    #: Seconds until it was ready, or had failed.
+    took: float
+    #: Seconds of each phase: ``queue``, ``spawn``, ``first_byte``, ``handshake``, ``list``.
+    phases: dict[str, float]
+    raw: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class StartReport:
+    """How the start of all servers went, in the order of the configuration."""
+
+    servers: list[ServerStart]
+    #: Seconds that it took.
+    wall: float
+
+    @property
+    def failures(self) -> dict[str, _errors.ToolcribError]:
+        """Errors of the servers that did not start."""
+        return {row.name: row.error for row in self.servers if row.error}
+
+
+def server_start(raw: dict[str, Any]) -> ServerStart:
+    started, failed = raw["outcome"].get("Ok") or {}, raw["outcome"].get("Err")
+    return ServerStart(
+        raw["name"],
+        raw["required"],
+        _errors.from_data(failed["message"], failed) if failed else None,
+        started.get("pid"),
+        started.get("tools", 0),
+        raw["ms"] / 1000,
+        {phase: ms / 1000 for phase, ms in started.get("phases", {}).items() if ms is not None},
+        raw,
+    )
+
+
+def start_report(raw: dict[str, Any]) -> StartReport:
+    return StartReport([server_start(row) for row in raw["servers"]], raw["wall_ms"] / 1000)
+
+
+@dataclass(frozen=True)
+class ServerStop:
+    """What became of a server."""
+
+    server: str
+    pid: int | None
+    #: ``exited``, ``terminated``, ``killed``, …
+    outcome: str
+    #: Seconds that it took.
+    took: float
+    raw: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class StopReport:
     """What became of the servers of a manager."""
 
     #: One row for each server that had been started.
-    servers: list[dict[str, Any]]
+    servers: list[ServerStop]
     #: Processes that are left: none, unless the system does not let them be ended.
     survivors: list[int]
     #: Seconds that it took.
@@ -72,11 +143,98 @@ class StopReport:
 
 def stop_report(raw: dict[str, Any]) -> StopReport:
     report = raw["report"]
-    return StopReport(report["servers"], report["survivors"], report["wall_ms"] / 1000)
+    rows = [
+        ServerStop(row["server"], row["pid"], row["outcome"], row["ms"] / 1000, row) for row in report["servers"]
+    ]
+    return StopReport(rows, report["survivors"], report["wall_ms"] / 1000)
 
 
 @dataclass(frozen=True)
-class ModelAnswer:
+class ServerStatus:
+    """A server at one moment."""
+
+    name: str
+    #: ``starting``, ``ready``, ``failed``, …
+    state: str
+    pid: int | None
+    #: Why it cannot be called.
+    error: _errors.ToolcribError | None
+    #: The number of its tools.
+    tools: int
+    restarts: int
+    #: Calls that have ended, how many of them with an error, and calls under way.
+    calls: int
+    errors: int
+    in_flight: int
+    #: Seconds since it was ready.
+    uptime: float | None
+    #: Seconds that half of the calls took at most, and 95 of 100.
+    p50: float | None
+    p95: float | None
+    raw: dict[str, Any] = field(repr=False)
+
+
+def server_status(raw: dict[str, Any]) -> ServerStatus:
+    failed = raw.get("error")
+    return ServerStatus(
+        raw["name"],
+        raw["state"],
+        raw["pid"],
+        _errors.from_data(failed["message"], failed) if failed else None,
+        raw["tools"],
+        raw["restarts"],
+        raw["calls"],
+        raw["errors"],
+        raw["in_flight"],
+        _seconds(raw["uptime_ms"]),
+        _seconds(raw["p50_ms"]),
+        _seconds(raw["p95_ms"]),
+        raw,
+    )
+
+
+@dataclass(frozen=True)
+class ApplyReport:
+    """What was done to go over to another configuration: names of servers."""
+
+    added: list[str]
+    removed: list[str]
+    restarted: list[str]
+    unchanged: list[str]
+    #: Errors of servers that did not start.
+    failures: list[_errors.ToolcribError]
+    #: Notes about the configuration, for people.
+    warnings: list[str]
+
+
+def apply_report(raw: Mapping[str, Any]) -> ApplyReport:
+    failures = [_errors.from_data(failed["error"]["message"], failed["error"]) for failed in raw["failures"]]
+    names = {key: raw[key] for key in ("added", "removed", "restarted", "unchanged")}
+    return ApplyReport(**names, failures=failures, warnings=raw.get("warnings") or [])
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of an answer that a model is writing: one of the members is there."""
+
+    text: str | None = None
+    #: A piece of what the model thinks.
+    reasoning: str | None = None
+    #: A tool call begins: ``index`` and ``name``.
+    call: dict[str, Any] | None = None
+    #: A piece of a call's arguments: ``index`` and ``text``.
+    arguments: dict[str, Any] | None = None
+    #: What came before does not hold: the request is sent again.
+    restarted: bool = False
+
+
+def delta(raw: Mapping[str, Any]) -> Delta:
+    keys = ("text", "reasoning", "call", "arguments", "restarted")
+    return Delta(**{key: raw[key] for key in keys if key in raw})
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
     """The answer of a model."""
 
     #: The text; may be empty when tools were called.
@@ -98,8 +256,8 @@ class ModelAnswer:
     raw: dict[str, Any] = field(repr=False)
 
 
-def model_answer(raw: dict[str, Any]) -> ModelAnswer:
-    return ModelAnswer(
+def chat_answer(raw: dict[str, Any]) -> ChatAnswer:
+    return ChatAnswer(
         raw["content"], raw["tool_calls"], raw["message"], raw.get("finish"), raw["usage"], raw["model"],
         raw["cached"], len(raw["attempts"]), raw.get("cost_usd"), raw,
     )

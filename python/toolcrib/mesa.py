@@ -164,7 +164,7 @@ def _form(response_format: Any) -> Any:
     return {"type": "json_schema", "json_schema": {"name": response_format.__name__, "schema": schema, "strict": True}}
 
 
-def _completion(answer: _types.ModelAnswer) -> Any:
+def _completion(answer: _types.ChatAnswer) -> Any:
     """An answer with the members of litellm's."""
     calls = [
         SimpleNamespace(

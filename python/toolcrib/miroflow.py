@@ -8,9 +8,9 @@ remote servers may speak streamable HTTP as well as SSE. Servers end with this p
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Container, Iterable, Mapping
+from typing import Any, Container, Mapping, Sequence
 
-from . import _errors
+from . import _errors, _types
 from ._config import server as table_of
 from ._manager import Manager
 
@@ -18,6 +18,8 @@ __all__ = ["ToolManager"]
 
 #: Seconds that a call may take in all.
 LIMIT = 1200.0
+#: The server whose results are those of its first block.
+BROWSER = "playwright"
 #: Tools that read pages, and the pages of which they must not give the text.
 _READERS = ("scrape", "scrape_website")
 _DATASETS = ("huggingface.co/datasets", "huggingface.co/spaces")
@@ -35,16 +37,18 @@ class ToolManager:
     """
 
     def __init__(
-        self, server_configs: Iterable[Mapping[str, Any]], tool_blacklist: Container[tuple[str, str]] | None = None
+        self, server_configs: Sequence[Mapping[str, Any]], tool_blacklist: Container[tuple[str, str]] | None = None
     ) -> None:
-        self.server_configs = list(server_configs)
+        self.server_configs = server_configs
         #: Of equal names the last one counts.
-        self.server_dict: dict[str, Any] = {config["name"]: config["params"] for config in self.server_configs}
+        self.server_dict: dict[str, Any] = {config["name"]: config["params"] for config in server_configs}
+        #: Always none: the session of a browser is kept like all others.
         self.browser_session: Any = None
         self.tool_blacklist: Container[tuple[str, str]] = tool_blacklist or set()
         self.task_log: Any = None
         self._manager: Manager | None = None
         self._starting: asyncio.Task[Manager] | None = None
+        self._restarting: dict[str, asyncio.Task[None]] = {}
 
     def set_task_log(self, task_log: Any) -> None:
         """The log of a task: ``log_step(level, step, message, metadata)``."""
@@ -58,28 +62,30 @@ class ToolManager:
     async def get_all_tool_definitions(self) -> list[dict[str, Any]]:
         """One entry for each configured server, in that order: ``{"name", "tools": [{"name", "description", "schema"}]}``. The tools of a
         server that failed are ``[{"error": "Unable to fetch tools: ..."}]``."""
-        manager = await self._started()
-        tools, failed = await manager.list_tools(), self._failures(manager)
-        entries = []
-        for config in self.server_configs:
-            name = config["name"]
-            self._log("info", "Get Tool Definitions", f"Getting tool definitions for server '{name}'...")
-            error = self._unusable(name) or failed.get(name)
-            if error is not None:
-                self._log("error", "Connection Error", f"Unable to connect or get tools from server '{name}': {error}")
-                entries.append({"name": name, "tools": [{"error": f"Unable to fetch tools: {error}"}]})
+        names = list(self.server_dict)
+        outcomes = await asyncio.gather(*(self._ready(name) for name in names))
+        errors = {name: outcome for name, outcome in zip(names, outcomes) if isinstance(outcome, str)}
+        tools = await self._manager.list_tools() if self._manager and len(errors) < len(names) else []
+        return [self._entry(config["name"], errors, tools) for config in self.server_configs]
+
+    def _entry(self, name: str, errors: Mapping[str, str], tools: list[_types.Tool]) -> dict[str, Any]:
+        self._log("info", "Get Tool Definitions", f"Getting tool definitions for server '{name}'...")
+        if name in errors:
+            if self._unusable(name):
+                what = f"Unknown parameter type for server '{name}': {type(self.server_dict[name])}."
+                self._log("error", "Unknown Parameter Type", what)
+            self._log("error", "Connection Error", f"Unable to connect or get tools from server '{name}': {errors[name]}")
+            return {"name": name, "tools": [{"error": f"Unable to fetch tools: {errors[name]}"}]}
+        shown = []
+        for tool in tools:
+            if tool.server != name:
                 continue
-            shown = []
-            for tool in tools:
-                if tool.server != name:
-                    continue
-                if (name, tool.name) in self.tool_blacklist:
-                    self._log("info", "Tool Blacklisted", f"Tool '{tool.name}' in server '{name}' is blacklisted, skipping.")
-                    continue
-                shown.append({"name": tool.name, "description": tool.description, "schema": tool.input_schema})
-            self._log("info", "Tool Definitions Success", f"Successfully obtained {len(shown)} tools from server '{name}'.")
-            entries.append({"name": name, "tools": shown})
-        return entries
+            if (name, tool.name) in self.tool_blacklist:
+                self._log("info", "Tool Blacklisted", f"Tool '{tool.name}' in server '{name}' is blacklisted, skipping.")
+                continue
+            shown.append({"name": tool.name, "description": tool.description, "schema": tool.input_schema})
+        self._log("info", "Tool Definitions Success", f"Successfully obtained {len(shown)} tools from server '{name}'.")
+        return {"name": name, "tools": shown}
 
     async def execute_tool_call(self, server_name: str, tool_name: str, arguments: Any) -> dict[str, Any]:
         """Calls a tool: ``{"server_name", "tool_name"}`` with ``result``, the text of the last block, or ``error``.
@@ -93,68 +99,105 @@ class ToolManager:
             return {**named, "error": f"Server '{server_name}' not found."}
         what = f"Connecting to server '{server_name}' to call tool '{tool_name}'"
         self._log("info", "Tool Call Start", what, {"arguments": arguments})
-        calling = self._call(server_name, tool_name, arguments)
         # Cancelled with the time limit, the server hears of it.
-        outcome = await asyncio.wait_for(calling, LIMIT)
-        if "error" in outcome:
-            step = "Tool Execution Error" if outcome["error"].startswith("Tool execution") else "Tool Call Failed"
-            self._log("error", step, outcome["error"])
-        else:
-            self._log("info", "Tool Call Success", f"Tool '{tool_name}' (server: '{server_name}') called successfully.")
-        return {**named, **outcome}
+        return {**named, **await asyncio.wait_for(self._call(server_name, tool_name, arguments), LIMIT)}
 
     async def cleanup(self) -> None:
         """Stops the servers. The next call starts them again."""
-        manager, self._manager, self._starting = self._manager, None, None
+        manager, self._manager, self._starting, self._restarting = self._manager, None, None, {}
         if manager is not None:
             await manager.shutdown()
 
     async def _call(self, server: str, tool: str, arguments: Any) -> dict[str, str]:
-        try:
-            manager = await self._started()
-            unusable = self._unusable(server) or self._failures(manager).get(server)
-            if unusable is not None:
-                # It may have come up meanwhile.
-                try:
-                    await manager.restart(server)
-                except _errors.ToolcribError:
-                    return {"error": f"Tool call failed: {unusable}"}
-        except _errors.ToolcribError as error:
-            return {"error": f"Tool call failed: {error}"}
+        url = arguments.get("url") if isinstance(arguments, Mapping) else None
+        manager = await self._ready(server)
+        if isinstance(manager, str):
+            return await self._failed(f"Tool call failed: {manager}", tool, url)
+        is_browser = server == BROWSER
         if (server, tool) in self.tool_blacklist:
-            return {"result": f"Unknown tool: {tool}"}
+            return self._succeeded(server, tool, f"Unknown tool: {tool}")
         try:
             result = await manager.call_tool(server, tool, arguments or {}, check=False)
         except _errors.NotFound:
             # In the words by which its callers know that the model has made a mistake.
-            return {"result": f"Unknown tool: {tool}"}
+            return self._succeeded(server, tool, f"Unknown tool: {tool}")
         except _errors.ArgumentsInvalid as error:
-            return {"result": f"Error executing tool {tool}: {error.message}"}
+            return self._succeeded(server, tool, f"Error executing tool {tool}: {error.message}")
         except _errors.ToolcribError as error:
-            return {"error": f"Tool execution failed: {error.message}"}
-        url = arguments.get("url") if isinstance(arguments, Mapping) else None
-        if tool in _READERS and isinstance(url, str) and any(place in url for place in _DATASETS):
-            return {"result": _NO_DATASET}
-        block = result.content[-1] if result.content else {"type": "text", "text": ""}
+            return self._refused("Tool call failed" if is_browser else "Tool execution failed", error.message)
+        if not is_browser and tool in _READERS and isinstance(url, str) and any(place in url for place in _DATASETS):
+            return self._succeeded(server, tool, _NO_DATASET)
+        if not result.content:
+            return self._succeeded(server, tool, "")
+        block = result.content[0 if is_browser else -1]
         if block.get("type") != "text":
             kind = str(block.get("type", "")).title().replace("_", "") + "Content"
-            return {"error": f"Tool execution failed: '{kind}' object has no attribute 'text'"}
-        return {"result": block["text"]}
+            why = f"'{kind}' object has no attribute 'text'"
+            return self._refused("Tool call failed" if is_browser else "Tool execution failed", why)
+        return self._succeeded(server, tool, block["text"])
+
+    def _succeeded(self, server: str, tool: str, result: str) -> dict[str, str]:
+        self._log("info", "Tool Call Success", f"Tool '{tool}' (server: '{server}') called successfully.")
+        return {"result": result}
+
+    def _refused(self, kind: str, why: str) -> dict[str, str]:
+        step = "Tool Execution Error" if kind == "Tool execution failed" else "Tool Call Failed"
+        self._log("error", step, f"{kind}: {why}")
+        return {"error": f"{kind}: {why}"}
+
+    async def _failed(self, error: str, tool: str, url: Any) -> dict[str, str]:
+        """A page whose server is not there is read here, if the package ``markitdown`` is."""
+        self._log("error", "Tool Call Failed", error)
+        if tool not in _READERS or url is None:
+            return {"error": error}
+        self._log("info", "Fallback Attempt", "Trying to read the page with MarkItDown instead.")
+        try:
+            from markitdown import MarkItDown  # type: ignore[import-not-found, unused-ignore]
+
+            page = await asyncio.to_thread(MarkItDown(docintel_endpoint="<document_intelligence_endpoint>").convert, url)
+        except Exception as failed:
+            self._log("error", "Fallback Failed", f"MarkItDown failed: {failed}")
+            return {"error": error}
+        self._log("info", "Fallback Success", "The page was read with MarkItDown.")
+        return {"result": str(page.text_content)}
+
+    async def _ready(self, name: str) -> Manager | str:
+        """The manager, with that server ready; or why it is not."""
+        unusable = self._unusable(name)
+        if unusable:
+            return unusable
+        try:
+            manager = await self._started()
+            status = next(row for row in await manager.status() if row.name == name)
+            if status.error is None or status.state == "ready":
+                return manager
+            # It may come up this time. All that ask share a try.
+            restarting = self._restarting.get(name)
+            if restarting is None or restarting.done():
+                restarting = self._restarting[name] = asyncio.create_task(manager.restart(name))
+            await asyncio.shield(restarting)
+            return manager
+        except _errors.ToolcribError as error:
+            return ": ".join([error.message, *error.causes])
 
     async def _started(self) -> Manager:
         """The manager, started once for all that ask."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        # Who is cancelled does not take the start along.
+        starting = self._starting
         try:
-            return await asyncio.shield(self._starting)
+            # Who is cancelled does not take the start along.
+            return await asyncio.shield(starting)
         except _errors.ToolcribError:
-            self._starting = None
+            if self._starting is starting:
+                self._starting = None
             raise
 
     async def _start(self) -> Manager:
         tables = {name: table_of(params) for name, params in self.server_dict.items() if not self._unusable(name)}
-        manager = Manager({"servers": tables, "defaults": {"call_timeout": f"{LIMIT:.0f}s"}})
+        # The limit of a call is that of this class.
+        defaults = {"startup_timeout": "5m", "call_timeout": f"{LIMIT + 60:.0f}s"}
+        manager = Manager({"servers": tables, "defaults": defaults})
         self._manager = await manager.start()
         return manager
 
@@ -162,17 +205,7 @@ class ToolManager:
         params = self.server_dict.get(name)
         if isinstance(params, str) and params.startswith(("http://", "https://")) or hasattr(params, "command"):
             return None
-        self._log("error", "Unknown Parameter Type", f"Unknown parameter type for server '{name}': {type(params)}.")
         return f"Unknown server params type for {name}: {type(params)}"
-
-    @staticmethod
-    def _failures(manager: Manager) -> dict[str, str]:
-        failed = {}
-        for row in manager.report["servers"]:
-            error = row["outcome"].get("Err")
-            if error:
-                failed[row["name"]] = ": ".join([error["message"], *error["cause"]])
-        return failed
 
     def _log(self, level: str, step: str, message: str, metadata: Any = None) -> None:
         if self.task_log:

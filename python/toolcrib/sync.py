@@ -10,15 +10,26 @@ They can be called from any thread. In a program with an event loop they would b
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
-from . import _errors, _manager, _types
-from ._config import Config, config_params
-from ._core import LlmCore, ManagerCore, Progress, RunCore, Scorer, _same
+from . import _errors, _types
+from ._config import Config
+from ._core import (
+    AgentCore,
+    ChatOutcome,
+    LlmCore,
+    ManagerCore,
+    Progress,
+    RunCore,
+    Scorer,
+    Tasks,
+    ordered,
+    run_of_config,
+)
+from ._place import Place
 from ._stream import Stream
 
-__all__ = ["Agent", "LlmClient", "Manager", "Run", "run"]
+__all__ = ["Agent", "ChatStream", "LlmClient", "Manager", "Run", "run"]
 
 
 class Manager(ManagerCore):
@@ -26,7 +37,7 @@ class Manager(ManagerCore):
 
     def start(self) -> Manager:
         """Starts all servers. Errors as of :meth:`toolcrib.Manager.start`."""
-        self._begin_start(None).result()
+        self._begin_start(Place()).result()
         return self
 
     def shutdown(self) -> _types.StopReport:
@@ -44,14 +55,9 @@ class Manager(ManagerCore):
                 if error is None:
                     raise
 
-    def tools(self) -> list[_types.Tool]:
-        """The tools of all servers, as they were at the start or the last :meth:`list_tools`."""
-        return list(self._tools)
-
     def list_tools(self) -> list[_types.Tool]:
         """The tools of all servers at this moment."""
-        self._tools = self._begin_tools().result()
-        return list(self._tools)
+        return self._begin_tools().result()
 
     def call_tool(
         self,
@@ -63,9 +69,8 @@ class Manager(ManagerCore):
         progress: Progress | None = None,
         check: bool = True,
     ) -> _types.ToolResult:
-        """Calls a tool, as :meth:`toolcrib.Manager.call_tool`. Ctrl-C gives the call up."""
-        if tool is None:
-            return self._begin_call(None, server, arguments, timeout, progress, check).result()
+        """Calls a tool, as :meth:`toolcrib.Manager.call_tool`. Ctrl-C gives the call up. ``progress`` is called in the receiving thread:
+        it must not block."""
         return self._begin_call(server, tool, arguments, timeout, progress, check).result()
 
     def request(
@@ -74,123 +79,155 @@ class Manager(ManagerCore):
         """Sends any other request of MCP to a server; the result as the server gave it."""
         return self._begin_request(server, method, params, timeout).result()
 
-    def status(self) -> list[dict[str, Any]]:
+    def read_resource(self, server: str, uri: str, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """The contents of a resource."""
+        return self._begin_read(server, uri, timeout).result()
+
+    def prompt(
+        self, server: str, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """A prompt of a server, filled in: ``messages``, and perhaps a ``description``."""
+        return self._begin_prompt(server, name, arguments, timeout).result()
+
+    def status(self) -> list[_types.ServerStatus]:
         """Each server at this moment."""
-        rows: list[dict[str, Any]] = self._ask("status", lambda result: result["servers"]).result()
-        return rows
+        return self._begin_status().result()
 
     def wait(self, server: str) -> None:
         """Waits until a server that is being started can be called."""
-        self._ask("wait", _same, server=server).result()
+        self._begin_on("wait", server).result()
 
     def restart(self, server: str) -> None:
         """Restarts a server."""
-        self._ask("restart", _same, server=server).result()
+        self._begin_on("restart", server).result()
 
-    def apply(self, config: Config) -> dict[str, Any]:
+    def apply(self, config: Config) -> _types.ApplyReport:
         """Goes over to another configuration, as :meth:`toolcrib.Manager.apply`."""
-        result = self._begin_apply(config).result()
-        self._tools = [_types.tool(raw) for raw in result.pop("tools")]
-        return result
+        return self._begin_apply(config).result()
 
     def agent(
         self,
         llm: LlmClient | None = None,
         *,
+        base_url: str | None = None,
+        model: str | None = None,
         tools: Sequence[str] | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **settings: Any,
     ) -> Agent:
-        """An agent on these servers, as :meth:`toolcrib.Manager.agent`."""
-        return Agent(_manager.Agent(self, llm, tools, on_event, settings))
+        """An agent on these servers, as :meth:`toolcrib.Manager.agent`. ``on_event`` is called in the receiving thread: it must not block."""
+        if base_url is not None or model is not None:
+            if llm is not None:
+                raise TypeError("either `llm`, or `base_url` and `model`")
+            llm = LlmClient(base_url, model)
+        return Agent(self, llm, tools, on_event, settings)
 
-    def run(
-        self,
-        tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
-        llm: LlmClient | None = None,
-        *,
-        score: Scorer | None = None,
-        **options: Any,
-    ) -> Run:
+    def run(self, tasks: Tasks, llm: LlmClient | None = None, *, score: Scorer | None = None, **options: Any) -> Run:
         """Runs tasks on these servers, as :meth:`toolcrib.Manager.run`: ``for event in run``, then ``run.result()``."""
+        self._opened()
         return Run({"manager": self._name}, tasks, llm, {"score": score, **options})
 
 
-class Agent:
+class Agent(AgentCore):
     """Carries out tasks."""
-
-    def __init__(self, agent: _manager.Agent) -> None:
-        self._agent = agent
 
     def run(
         self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None
     ) -> _types.TaskReport:
         """Carries out a question or a task. Every failure is in the report."""
-        return self._agent._begin(task, target, timeout).result()
+        return self._begin(task, target, timeout).result()
 
 
 class Run(RunCore):
-    """A run under way."""
+    """A run under way. It ends if nobody refers to it."""
 
     def __iter__(self) -> Iterator[_types.Event]:
-        return self._stream
+        # A generator: it keeps the run.
+        yield from self._stream
 
     def result(self) -> _types.RunSummary:
         """Waits for the end of the run. Ctrl-C stops it; it can be resumed."""
         return self._summary().result()
 
 
-def run(
-    config: Config,
-    tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
-    llm: LlmClient | None = None,
-    **options: Any,
-) -> Run:
+def run(config: Config, tasks: Tasks, llm: LlmClient | None = None, **options: Any) -> Run:
     """Runs tasks on servers of their own, as :func:`toolcrib.run`."""
-    keys = ("servers", "only", "profile", "set", "env", "cwd")
-    read = {key: options.pop(key) for key in keys if key in options}
-    return Run({"config": config_params(config, **read)}, tasks, llm, options)
+    return Run(run_of_config(config, options), tasks, llm, options)
+
+
+class ChatStream:
+    """An answer that a model is writing: its pieces by ``for``, then the whole by :meth:`answer`."""
+
+    def __init__(self, llm: LlmClient, messages: Any, timeout: float | None, options: dict[str, Any]) -> None:
+        self._deltas, self._answer = llm._begin_stream(messages, timeout, options)
+
+    def __iter__(self) -> Iterator[_types.Delta]:
+        return self._deltas
+
+    def answer(self) -> _types.ChatAnswer:
+        """The whole answer, once it is there."""
+        return self._answer.result()
+
+    def cancel(self) -> None:
+        """Gives the request up."""
+        self._deltas.cancel()
 
 
 class LlmClient(LlmCore):
-    """A model, ready to be asked. Arguments as of :class:`toolcrib.LlmClient`."""
+    """A model, ready to be asked. Arguments as of :class:`toolcrib.LlmClient`.
+
+    Raises:
+        ConfigError: the settings cannot be used. No request is made yet.
+    """
+
+    def __init__(self, base_url: str | None = None, model: str | None = None, **settings: Any) -> None:
+        super().__init__(base_url, model, **settings)
+        self._begin_open().result()
 
     def chat(
         self,
         messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
         *,
         timeout: float | None = None,
-        on_delta: Callable[[dict[str, Any]], None] | None = None,
+        on_delta: Callable[[_types.Delta], None] | None = None,
         **options: Any,
-    ) -> _types.ModelAnswer:
-        """Asks the model, as :meth:`toolcrib.LlmClient.chat`."""
+    ) -> _types.ChatAnswer:
+        """Asks the model, as :meth:`toolcrib.LlmClient.chat`. ``on_delta`` is called in the receiving thread: it must not block."""
         return self._begin_chat(messages, timeout, on_delta, options).result()
 
-    def generate_batch(
-        self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> list[_types.ModelAnswer | _errors.ToolcribError]:
-        """Asks all requests at once. One outcome for each, in their order: an answer, or its own error."""
+    def stream(
+        self,
+        messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> ChatStream:
+        """Asks the model, for each piece of its answer as it comes. Arguments as of :meth:`chat`."""
+        return ChatStream(self, messages, timeout, options)
+
+    def generate_batch(self, requests: Iterable[Any], *, timeout: float | None = None) -> list[ChatOutcome]:
+        """Asks all requests at once. One outcome for each, in their order: an answer, or its own error, which is not raised."""
         outcomes, done = self._begin_batch(requests, timeout)
         done.result()
-        return [outcome for _, outcome in sorted(outcomes, key=lambda one: one[0])]
+        return ordered(outcomes)
 
     def stream_batch(
         self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> Stream[tuple[int, _types.ModelAnswer | _errors.ToolcribError]]:
+    ) -> Stream[tuple[int, ChatOutcome]]:
         """Asks all requests at once; each outcome with the index of its request as soon as it is there."""
         return self._begin_batch(requests, timeout)[0]
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the client."""
+        """Counters of the client, as of :meth:`toolcrib.LlmClient.stats`."""
         return self._begin_stats().result()
 
     def close(self) -> None:
         """Ends requests under way, and lets go of the client."""
-        self._begin_close().result()
+        if self._host is not None:
+            self._begin_close().result()
 
     def __enter__(self) -> LlmClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._host is not None:
-            self.close()
+        self.close()

@@ -1,0 +1,96 @@
+"""Where functions of the program run: in the event loop that its objects were made in, or in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import sys
+import threading
+from concurrent.futures import Future
+from typing import Any, Callable
+
+_LOG = logging.getLogger("toolcrib")
+
+
+class Place:
+    """The event loop of the caller (asyncio, trio), or none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, trio_token: Any = None) -> None:
+        self._loop, self._trio_token = loop, trio_token
+
+    @classmethod
+    def of_caller(cls) -> Place:
+        if is_trio():
+            import trio
+
+            return cls(trio_token=trio.lowlevel.current_trio_token())
+        try:
+            return cls(asyncio.get_running_loop())
+        except RuntimeError:
+            return cls()
+
+    def tell(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Calls a plain function: in the loop, or at once where there is none. Its failure is logged."""
+
+        def call() -> None:
+            try:
+                callback(*args)
+            except Exception:
+                _LOG.exception("a callback failed: %r", callback)
+
+        try:
+            if self._trio_token is not None:
+                self._trio_token.run_sync_soon(call)
+            elif self._loop is not None:
+                self._loop.call_soon_threadsafe(call)
+            else:
+                call()
+        except RuntimeError:
+            pass  # The loop is closed: nobody is there to be told.
+
+    def run(self, function: Callable[..., Any], *args: Any, **named: Any) -> Future[Any]:
+        """Runs a coroutine function in the loop, any other function in a thread of its own that holds up no exit."""
+        loop = self._loop if self._loop is not None and self._loop.is_running() else None
+        if loop is not None and inspect.iscoroutinefunction(function):
+            return asyncio.run_coroutine_threadsafe(function(*args, **named), loop)
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                if self._trio_token is not None and inspect.iscoroutinefunction(function):
+                    import trio
+
+                    call = functools.partial(function, *args, **named)
+                    future.set_result(trio.from_thread.run(call, trio_token=self._trio_token))
+                    return
+                result = function(*args, **named)
+                if inspect.isawaitable(result):
+                    waited = _awaited(result)
+                    result = asyncio.run_coroutine_threadsafe(waited, loop).result() if loop else asyncio.run(waited)
+                future.set_result(result)
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="toolcrib-function", daemon=True).start()
+        return future
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def is_trio() -> bool:
+    """Whether this runs in trio's event loop."""
+    if "trio" not in sys.modules:
+        return False
+    import trio
+
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
