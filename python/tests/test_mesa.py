@@ -149,14 +149,14 @@ class Simulation(unittest.IsolatedAsyncioTestCase):
         def observe(agent: Agent) -> str:
             return agent.name
 
-        report = await mesa.step(agents, llm, observe=observe, apply=apply)
-        self.assertEqual(list(report.errors), [agents[3]])
+        report = await mesa.astep(agents, llm, observe=observe, apply=apply)
+        self.assertEqual(report.pending, [agents[3]])
         self.assertEqual(order, [agent for agent in agents if agent is not agents[3]])
         self.assertGreaterEqual(self.endpoint.most, 10, "they were asked side by side")
         self.assertEqual(self.endpoint.seen["limit"], 2, "tried again")
         agents[3].name = "better"
         asked = len(self.endpoint.requests)
-        again = await mesa.step([agents[3]], llm, observe=observe, apply=apply)
+        again = await mesa.astep([agents[3]], llm, observe=observe, apply=apply)
         self.assertTrue(again.is_complete)
         self.assertEqual(len(self.endpoint.requests), asked + 1)
 
@@ -167,10 +167,10 @@ class Simulation(unittest.IsolatedAsyncioTestCase):
             agent.did.append(answer.choices[0].message.content)
 
         with self.assertRaises(toolcrib.LlmError):
-            await mesa.step(agents, llm, observe=lambda agent: agent.name, apply=apply, on_error="raise")
+            await mesa.astep(agents, llm, observe=lambda agent: agent.name, apply=apply, on_error="raise")
         self.assertEqual([agent.did for agent in agents], [[], [], []], "nobody has acted")
         agents[1].name = "b"
-        await mesa.step(agents, llm, observe=lambda agent: agent.name, apply=apply, on_error="raise")
+        await mesa.astep(agents, llm, observe=lambda agent: agent.name, apply=apply, on_error="raise")
         self.assertEqual([agent.did for agent in agents], [["to a"], ["to b"], ["to c"]])
         self.assertEqual((self.endpoint.seen["a"], self.endpoint.seen["c"]), (1, 1))
 

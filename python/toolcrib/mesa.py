@@ -7,15 +7,27 @@ mesa-llm reads: ``choices[0].message.content``, ``.tool_calls``, ``choices[0].fi
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, Awaitable, Callable, Iterable, Literal, Sequence
+from typing import Any, Callable, Iterable, Literal, Sequence
 
 from . import _errors, _types, sync
-from ._core import LlmCore
+from ._core import LlmCore, ordered
 
-__all__ = ["ModuleLLM", "StepReport", "disable_parallel_stepping", "enable_parallel_stepping", "step"]
+__all__ = [
+    "ModuleLLM",
+    "StepReport",
+    "astep",
+    "disable_parallel_stepping",
+    "enable_parallel_stepping",
+    "step",
+    "step_agents_parallel",
+    "step_agents_parallel_sync",
+]
 
 _LOG = logging.getLogger(__name__)
 _LOCAL = ("OLLAMA", "OLLAMA_CHAT")
@@ -183,25 +195,32 @@ def _completion(answer: _types.ChatAnswer) -> Any:
 
 
 class StepReport:
-    """What became of each agent in a step: ``acted``, ``pending``, and ``errors`` by agent."""
+    """What became of each agent in a step."""
 
     def __init__(self) -> None:
-        #: Agents that have acted in this step.
+        #: Agents that have acted, in their order.
         self.acted: list[Any] = []
-        #: Errors of agents that have not, in the order of the agents.
-        self.errors: dict[Any, BaseException] = {}
+        #: Agents that have not, with their errors, in their order.
+        self.failed: list[tuple[Any, BaseException]] = []
 
     @property
     def is_complete(self) -> bool:
         """Whether all agents have acted."""
-        return not self.errors
+        return not self.failed
+
+    @property
+    def pending(self) -> list[Any]:
+        """Agents that have not acted: for another call of :func:`step`."""
+        return [agent for agent, _ in self.failed]
 
 
+#: ``keep``: errors are in the report, and the others act. ``raise``: the first error is raised before anybody acts.
 OnError = Literal["keep", "raise"]
-_DECIDED = "_toolcrib_answer"
+#: Answers of a step that was given up, for the next one: of each client, agents and their answers by the identity of the agent.
+_decided: weakref.WeakKeyDictionary[LlmCore, dict[int, tuple[Any, _types.ChatAnswer]]] = weakref.WeakKeyDictionary()
 
 
-async def step(
+def step(
     agents: Iterable[Any],
     llm: ModuleLLM | LlmCore,
     *,
@@ -212,130 +231,205 @@ async def step(
 ) -> StepReport:
     """Steps many agents on one clock: all observe, all are decided for at once, and then they act in their order.
 
-    An agent whose request fails or is late touches no other. Its error is in the report; a further call with the same agents asks only
-    those that have not acted: nobody is asked twice.
+    An agent whose request fails or is late touches no other: its error is in the report. For another try of those alone:
+    ``step(report.pending, ...)``. Nobody is asked twice for an answer that came.
 
     Args:
         agents: in the order in which they act.
         llm: the model.
         observe: makes the request of an agent: a prompt, messages, or a mapping with ``messages`` and options. Cheap.
-        apply: acts on the answer: ``apply(agent, answer)``; may be a coroutine.
-        on_error: ``"raise"``: the first error is raised before anybody acts; answers that came are kept for the next call.
+        apply: acts on the answer: ``apply(agent, answer)``.
+        on_error: ``"raise"``: the first error is raised before anybody acts. Answers that came are kept for the next call.
         timeout: seconds for the requests.
     """
-    client = llm._llm if isinstance(llm, ModuleLLM) else llm
-    report, waiting, requests = StepReport(), [], []
-    agents = list(agents)
-    for agent in agents:
-        if _DECIDED in agent.__dict__:
-            continue
-        try:
-            seen = observe(agent)
-            if isinstance(llm, ModuleLLM) and isinstance(seen, (str, list)) and not _is_conversation(seen):
-                seen = llm._build_messages(seen)
-            requests.append(seen)
-            waiting.append(agent)
-        except Exception as error:
-            report.errors[agent] = error
-    if requests:
-        outcomes, done = client._begin_batch(requests, timeout)
+    opened = _Step(agents, llm, observe)
+    if opened.requests:
+        outcomes, done = opened.client._begin_batch(opened.requests, timeout)
+        done.result()
+        opened.decide(ordered(outcomes))
+    for agent in opened.actors(on_error):
+        with opened.acting(agent, on_error):
+            if inspect.isawaitable(apply(agent, opened.answer(agent))):
+                raise TypeError("`apply` is a coroutine: use `astep`")
+    return opened.report
+
+
+async def astep(
+    agents: Iterable[Any],
+    llm: ModuleLLM | LlmCore,
+    *,
+    observe: Callable[[Any], Any],
+    apply: Callable[[Any, Any], Any],
+    on_error: OnError = "keep",
+    timeout: float | None = None,
+) -> StepReport:
+    """Steps many agents as :func:`step`, in an event loop. ``apply`` may be a coroutine function."""
+    opened = _Step(agents, llm, observe)
+    if opened.requests:
+        outcomes, done = opened.client._begin_batch(opened.requests, timeout)
         await done
-        for index, outcome in outcomes:
-            if isinstance(outcome, _errors.ToolcribError):
-                report.errors[waiting[index]] = outcome
-            else:
-                setattr(waiting[index], _DECIDED, outcome)
-    report.errors = {agent: report.errors[agent] for agent in agents if agent in report.errors}
-    if report.errors and on_error == "raise":
-        raise next(iter(report.errors.values()))
-    for agent in agents:
-        if agent in report.errors:
-            continue
-        # Whether it succeeds or not, it acts once.
-        answer = agent.__dict__.pop(_DECIDED)
-        try:
-            acted = apply(agent, _completion(answer))
-            if isinstance(acted, Awaitable):
+        opened.decide(ordered(outcomes))
+    for agent in opened.actors(on_error):
+        with opened.acting(agent, on_error):
+            acted = apply(agent, opened.answer(agent))
+            if inspect.isawaitable(acted):
                 await acted
-            report.acted.append(agent)
-        except Exception as error:
-            report.errors[agent] = error
-            if on_error == "raise":
-                raise
-    return report
+    return opened.report
+
+
+class _Step:
+    """A step under way."""
+
+    def __init__(self, agents: Iterable[Any], llm: ModuleLLM | LlmCore, observe: Callable[[Any], Any]) -> None:
+        self.client: LlmCore = llm._llm if isinstance(llm, ModuleLLM) else llm
+        self.agents, self.report = list(agents), StepReport()
+        self._decided = _decided.setdefault(self.client, {})
+        self.requests: list[Any] = []
+        self._waiting: list[int] = []
+        self._errors: dict[int, BaseException] = {}
+        for index, agent in enumerate(self.agents):
+            if id(agent) in self._decided:
+                continue
+            try:
+                seen = observe(agent)
+                if isinstance(llm, ModuleLLM) and isinstance(seen, (str, list)) and not _is_conversation(seen):
+                    seen = llm._build_messages(seen)
+                self.requests.append(seen)
+                self._waiting.append(index)
+            except Exception as error:
+                self._errors[index] = error
+
+    def decide(self, outcomes: Sequence[Any]) -> None:
+        for index, outcome in zip(self._waiting, outcomes):
+            if isinstance(outcome, BaseException):
+                self._errors[index] = outcome
+            else:
+                agent = self.agents[index]
+                self._decided[id(agent)] = (agent, outcome)
+
+    def actors(self, on_error: OnError) -> list[Any]:
+        self.report.failed = [(self.agents[index], self._errors[index]) for index in sorted(self._errors)]
+        if self._errors and on_error == "raise":
+            raise self.report.failed[0][1]
+        return [agent for index, agent in enumerate(self.agents) if index not in self._errors]
+
+    def answer(self, agent: Any) -> Any:
+        # Whether it succeeds or not, it acts once.
+        return _completion(self._decided.pop(id(agent))[1])
+
+    def acting(self, agent: Any, on_error: OnError) -> _Acting:
+        return _Acting(self.report, agent, on_error)
+
+
+class _Acting:
+    """Notes what becomes of an agent that acts."""
+
+    def __init__(self, report: StepReport, agent: Any, on_error: OnError) -> None:
+        self._report, self._agent, self._on_error = report, agent, on_error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None:
+            self._report.acted.append(self._agent)
+            return False
+        self._report.failed.append((self._agent, error))
+        return self._on_error == "keep" and isinstance(error, Exception)
 
 
 def _is_conversation(seen: Any) -> bool:
     return isinstance(seen, list) and bool(seen) and all(isinstance(one, dict) for one in seen)
 
 
-_ORIGINAL: dict[Any, Any] = {}
+_originals: dict[Any, Any] = {}
 
 
-def enable_parallel_stepping() -> None:
+def enable_parallel_stepping(mode: str = "asyncio") -> None:
     """Has ``agents.shuffle_do("step")`` step all agents of a model with ``parallel_stepping`` at once, each by its ``astep`` if it has one.
 
     All agents are stepped, whatever becomes of the others; the first error is raised when all have ended. It holds for every kind of
-    agent set of the installed mesa, in threads with an event loop and without one.
-    """
-    import mesa  # type: ignore[import-not-found, unused-ignore]
+    agent set of the installed mesa, in threads with an event loop and without one. The sets get ``do_async``, too.
 
-    for kind in _agent_sets(mesa):
-        if kind not in _ORIGINAL:
-            _ORIGINAL[kind] = kind.__dict__.get("shuffle_do")
+    Args:
+        mode: ``asyncio``, or ``threading``, which is the same here: an agent without ``astep`` steps in a thread.
+    """
+    if mode not in ("asyncio", "threading"):
+        raise ValueError("mode must be either 'asyncio' or 'threading'")
+    for kind in _agent_sets():
+        if kind not in _originals:
+            _originals[kind] = kind.__dict__["shuffle_do"]
             kind.shuffle_do = _shuffle_do
+            kind.do_async = _do_async
 
 
 def disable_parallel_stepping() -> None:
     """Undoes :func:`enable_parallel_stepping`."""
-    for kind, original in _ORIGINAL.items():
-        if original is None:
-            del kind.shuffle_do
-        else:
-            kind.shuffle_do = original
-    _ORIGINAL.clear()
+    while _originals:
+        kind, original = _originals.popitem()
+        kind.shuffle_do = original
+        del kind.do_async
 
 
-def _agent_sets(mesa: Any) -> list[Any]:
-    module = __import__("mesa.agentset", fromlist=["x"]) if _has_module("mesa.agentset") else mesa.agent
-    kinds = [value for value in vars(module).values() if isinstance(value, type) and "AgentSet" in value.__name__]
-    return [kind for kind in kinds if "shuffle_do" in kind.__dict__]
+#: The names of mesa-llm.
+enable_automatic_parallel_stepping = enable_parallel_stepping
+disable_automatic_parallel_stepping = disable_parallel_stepping
 
 
-def _has_module(name: str) -> bool:
-    from importlib.util import find_spec
+async def step_agents_parallel(agents: Iterable[Any]) -> None:
+    """Steps all agents at once, each by its ``astep``, else by its ``step`` in a thread. The first error is raised when all have ended."""
 
-    return find_spec(name) is not None
-
-
-def _shuffle_do(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-    agents = list(self)
-    parallel = method == "step" and agents and getattr(agents[0].model, "parallel_stepping", False)
-    if not parallel:
-        kind = next(kind for kind in type(self).__mro__ if kind in _ORIGINAL)
-        return _ORIGINAL[kind](self, method, *args, **kwargs)
-    work = _step_all(agents)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(work)
-        return self
-    # In a notebook: its loop cannot be waited for in its own thread.
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
-    return self
-
-
-async def _step_all(agents: Sequence[Any]) -> None:
     async def one(agent: Any) -> None:
         if hasattr(agent, "astep"):
             await agent.astep()
         elif hasattr(agent, "step"):
             await asyncio.to_thread(agent.step)
 
-    outcomes = await asyncio.gather(*map(one, agents), return_exceptions=True)
-    for outcome in outcomes:
+    for outcome in await asyncio.gather(*map(one, agents), return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+def step_agents_parallel_sync(agents: Iterable[Any]) -> None:
+    """The same for code without an event loop, and for a notebook's cell."""
+    work = step_agents_parallel(agents)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
+    # The loop cannot be waited for in its own thread.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
+def _agent_sets() -> list[Any]:
+    """The classes of agent sets, of any version of mesa."""
+    import mesa.agent  # type: ignore[import-not-found, unused-ignore]
+
+    places = [mesa.agent]
+    try:
+        import mesa.agentset  # type: ignore[import-not-found, unused-ignore]
+
+        places.append(mesa.agentset)
+    except ModuleNotFoundError:
+        pass
+    kinds = {kind for place in places for kind in vars(place).values() if isinstance(kind, type)}
+    return [kind for kind in kinds if "AgentSet" in kind.__name__ and "shuffle_do" in vars(kind)]
+
+
+def _shuffle_do(self: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    agents = list(self)
+    if method == "step" and agents and getattr(agents[0].model, "parallel_stepping", False):
+        step_agents_parallel_sync(agents)
+        return self
+    kind = next(kind for kind in type(self).__mro__ if kind in _originals)
+    return _originals[kind](self, method, *args, **kwargs)
+
+
+async def _do_async(self: Any, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    agents = list(self)
+    for agent in agents:
+        if not inspect.iscoroutinefunction(getattr(agent, method, None)):
+            raise AttributeError(f"Agent {agent} does not have async method '{method}'")
+    return list(await asyncio.gather(*(getattr(agent, method)(*args, **kwargs) for agent in agents)))
