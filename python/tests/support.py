@@ -29,9 +29,15 @@ for line in sys.stdin:
         answer(m["id"], {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}})
     elif m.get("method") == "tools/list":
         tool = {"name": "hang", "inputSchema": {"type": "object"}}
-        answer(m["id"], {"tools": [tool, {**tool, "name": "echo"}]})
+        answer(m["id"], {"tools": [tool, {**tool, "name": "echo"}, {**tool, "name": "work"}]})
     elif m.get("method") == "tools/call" and m["params"]["name"] == "echo":
         answer(m["id"], {"content": [{"type": "text", "text": json.dumps(m["params"].get("arguments"))}]})
+    elif m.get("method") == "tools/call" and m["params"]["name"] == "work":
+        token = m["params"]["_meta"]["progressToken"]
+        for n in (1, 2, 3):
+            params = {"progressToken": token, "progress": n, "total": 3, "message": f"step {n}"}
+            print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}), flush=True)
+        answer(m["id"], {"content": [{"type": "text", "text": "worked"}]})
     elif "id" in m and m.get("method") != "tools/call":
         print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
 signal.pause()
@@ -83,9 +89,9 @@ class Program:
             sys.stdin.readline()
     """
 
-    def __init__(self, body: str, *, python: list[str] | None = None) -> None:
+    def __init__(self, body: str, *, head: str = "", python: list[str] | None = None) -> None:
         self.mark = new_mark()
-        text = textwrap.dedent(self.HEAD) + textwrap.dedent(body)
+        text = textwrap.dedent(self.HEAD) + head + "\n" + textwrap.dedent(body)
         paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [*(python or [sys.executable]), "-c", text, self.mark]
@@ -108,7 +114,11 @@ class Program:
 
     def end(self) -> tuple[int, str]:
         """The exit code and what it wrote to stderr, once it has ended."""
-        _, error = self.process.communicate(timeout=DEADLINE)
+        try:
+            _, error = self.process.communicate(timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         return self.process.returncode, error
 
     def await_no_process(self) -> None:

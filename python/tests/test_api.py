@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import gc
 import json
 import pickle
 import sys
 import tempfile
 import threading
 import unittest
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +19,7 @@ import toolcrib
 from support import living, new_mark, servers, wait_for
 from toolcrib import sync
 from toolcrib._functions import described
+from toolcrib._stream import Stream
 
 CALC: dict[str, Any] = {"servers": {"calc": {"builtin": "calc"}}}
 ECHO = '[[steps]]\nsay = "you said {{user}}"\n'
@@ -59,7 +63,9 @@ class Api(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((caught.exception.code, caught.exception.server), ("tool_not_found", "calc"))
             with self.assertRaises(toolcrib.ArgumentsInvalid):
                 await m.call_tool("calc", "evaluate", {"expresion": "1"})
-            self.assertEqual((await m.status())[0]["name"], "calc")
+            status = (await m.status())[0]
+            self.assertEqual((status.name, status.state, status.error), ("calc", "ready", None))
+            self.assertEqual((m.report.servers[0].name, m.report.failures), ("calc", {}))
             self.assertIn("tools", await m.request("calc", "tools/list"))
         assert m.stopped
         self.assertEqual(m.stopped.survivors, [])
@@ -72,6 +78,77 @@ class Api(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await m.call_tool("more", "plus", {"a": 10**40 + 7, "b": 1})).text, str(10**40 + 8))
             failed = await m.call_tool("math", "fail")
             self.assertEqual((failed.is_error, failed.text), (True, "ValueError: no sum today"))
+
+    async def test_functions_by_decorator(self) -> None:
+        class Color(enum.Enum):
+            RED = "red"
+
+        @dataclass
+        class Point:
+            x: int
+            y: int = 0
+
+        m = toolcrib.Manager()
+
+        @m.tool
+        def where(point: Point, color: Color, many: set[int]) -> str:
+            """Says where.
+
+            Args:
+                point: the place
+                many: numbers
+                    of all kinds
+            """
+            return f"{point} {color.name} {sorted(many)}"
+
+        @m.tool(server="more", name="loop")
+        async def in_loop() -> bool:
+            return asyncio.get_running_loop() is loop
+
+        loop = asyncio.get_running_loop()
+        async with m:
+            arguments = {"point": {"x": 1}, "color": "red", "many": [2, 1]}
+            result = await m.call_tool("functions", "where", arguments)
+            self.assertEqual(result.text, "Api.test_functions_by_decorator.<locals>.Point(x=1, y=0) RED [1, 2]")
+            self.assertEqual((await m.call_tool("more.loop")).text, "true")
+            tool = m.tools()[0]
+            self.assertEqual(tool.description, "Says where.")
+            properties = tool.input_schema["properties"]
+            self.assertEqual(properties["many"]["description"], "numbers of all kinds")
+            self.assertEqual(properties["color"], {"enum": ["red"]})
+            self.assertEqual(properties["point"]["required"], ["x"])
+            self.assertEqual(tool.input_schema["required"], ["point", "color", "many"])
+            with self.assertRaises(toolcrib.ArgumentsInvalid):
+                await m.call_tool("functions", "where", {**arguments, "point": {}})
+            with self.assertRaises(toolcrib.ToolcribError):
+                m.tool(in_loop)
+
+    async def test_progress_is_told_in_the_loop(self) -> None:
+        told: list[Any] = []
+
+        def progress(done: float, total: float | None, message: str | None) -> None:
+            told.append((asyncio.get_running_loop(), done, total, message))
+
+        mark = new_mark()
+        async with toolcrib.Manager(servers(mark, 1)) as m:
+            result = await m.call_tool("s0", "work", progress=progress)
+            self.assertEqual(result.text, "worked")
+        self.assertEqual(told, [(asyncio.get_running_loop(), n, 3, f"step {n}") for n in (1, 2, 3)])
+
+    async def test_a_reader_that_stops_to_wait_loses_no_event(self) -> None:
+        stream: Stream[int] = Stream(most=3)
+        for n in range(50):
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.__anext__(), 0)
+            stream.put(n)
+            try:
+                self.assertEqual(await asyncio.wait_for(stream.__anext__(), 0.0001), n)
+            except asyncio.TimeoutError:
+                self.assertEqual(await stream.__anext__(), n)
+        for n in range(5):
+            stream.put(n)
+        stream.end()
+        self.assertEqual(([n async for n in stream], stream.dropped), ([2, 3, 4], 2))
 
     async def test_cancelled_calls_are_cancelled_at_the_function(self) -> None:
         began, ended = asyncio.Event(), asyncio.Event()
@@ -123,7 +200,7 @@ class Api(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await m.call_tool("s1", "echo", {"a": [1, "x"]})).text, '{"a": [1, "x"]}')
             await m.restart("s1")
             changed = await m.apply(None)
-            self.assertEqual(changed["unchanged"], ["s0", "s1"])
+            self.assertEqual(changed.unchanged, ["s0", "s1"])
         wait_for("the end of the servers", lambda: not living(mark))
         kinds = {event.kind async for event in events}
         self.assertLessEqual({"ready", "restarted", "stopped"}, kinds)
@@ -147,8 +224,22 @@ class Api(unittest.IsolatedAsyncioTestCase):
             outcomes = await llm.generate_batch(["x", [{"role": "user", "content": "y"}]])
             self.assertEqual([one.content for one in outcomes if isinstance(one, toolcrib.ChatAnswer)], ["you said x", "you said y"])
             self.assertEqual((await llm.stats())["request_count"], 3)
-        with self.assertRaises(toolcrib.ToolcribError):
-            toolcrib.LlmClient("not an address", "m")
+            stream = llm.stream("hello")
+            self.assertEqual("".join([delta.text or "" async for delta in stream]), "you said hello")
+            self.assertEqual((await stream.answer()).content, "you said hello")
+        # Its error is that of the first thing that needs it, whatever that is.
+        with self.assertRaisesRegex(toolcrib.ToolcribError, "not an address"):
+            await toolcrib.LlmClient("not an address", "m").chat("x")
+        with self.assertRaisesRegex(toolcrib.ToolcribError, "not an address"):
+            async with toolcrib.LlmClient("not an address", "m"):
+                pass
+        with self.assertRaisesRegex(toolcrib.ToolcribError, "not an address"):
+            sync.LlmClient("not an address", "m")
+        async with toolcrib.Manager(CALC) as m:
+            with self.assertRaisesRegex(toolcrib.ToolcribError, "not an address"):
+                await m.agent(base_url="not an address", model="m").run("x")
+            with self.assertRaisesRegex(toolcrib.ToolcribError, "not an address"):
+                await m.run(["x"], toolcrib.LlmClient("not an address", "m"))
 
     async def test_agents_and_runs(self) -> None:
         config = {**CALC, "llm": {"model": "script:calls.toml"}}
@@ -176,7 +267,31 @@ class Api(unittest.IsolatedAsyncioTestCase):
             lines = (Path(summary.folder) / "results.jsonl").read_text().splitlines()
             self.assertEqual([json.loads(line)["task"] for line in lines], ["a", "b"])
         alone = await toolcrib.run(config, ["q"], cwd=self.folder, out=self.folder / "runs")
-        self.assertEqual(alone.totals["tasks"], 1)
+        self.assertEqual((alone.totals["tasks"], alone.end), (1, "finished"))
+        kinds = []
+        async for event in toolcrib.run(config, ["q", "r"], cwd=self.folder, out=self.folder / "runs"):
+            # It goes on though nothing but the loop refers to it.
+            gc.collect()
+            kinds.append(event.kind)
+        self.assertEqual(kinds.count("task_ended"), 2)
+        with sync.Manager(config, cwd=self.folder) as still:
+            await asyncio.to_thread(self.run_in_thread, still)
+
+    def run_in_thread(self, m: sync.Manager) -> None:
+        kinds = [event.kind for event in m.run(["q", "r"], out=self.folder / "runs")]
+        self.assertEqual(kinds.count("task_ended"), 2)
+        self.assertEqual(m.run(["q"], out=self.folder / "runs").result().end, "finished")
+        self.assertEqual(m.agent().run("6 by 7?", target="42").status, "passed")
+
+    async def test_a_run_that_is_given_up_ends(self) -> None:
+        (self.folder / "slow.toml").write_text('[[steps]]\nsay = "a"\ndelay_ms = 60000\n')
+        config = {**CALC, "llm": {"model": "script:slow.toml"}}
+        async with toolcrib.Manager(config, cwd=self.folder) as m:
+            run = m.run(["q"], out=self.folder / "runs")
+            await anext(aiter(run))
+            run.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await run
 
     def test_without_a_loop(self) -> None:
         with sync.Manager(CALC) as m:

@@ -171,7 +171,7 @@ if True:
             """
             m = sync.Manager(config).start()
             ready()
-            os.kill(m._host._process.pid, signal.SIGKILL)
+            os.kill(m._opened()._process.pid, signal.SIGKILL)
             try: m.call_tool("s1", "hang")
             except toolcrib.HostDied: sys.exit(5)
             """

@@ -39,6 +39,11 @@ class Channel(HostObject):
             self._close()
             raise
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes messages."""
+        return self._host is not None
+
     def send(self, message: dict[str, Any]) -> None:
         """Sends a message to the endpoint."""
         self._opened().notify("channel.message", {"channel": self._name, "message": message})
@@ -54,39 +59,16 @@ async def mcp_streams(manager: ManagerCore, server: str | None = None) -> AsyncI
     """A pair of streams for ``mcp.ClientSession``, as the transports of the MCP SDK give it.
 
     The session sees all servers with tools named ``SERVER__TOOL``, or one ``server`` with its own names. No process is started.
-    Needs the packages ``mcp`` and ``anyio``, which come together.
+    Needs the package ``mcp``, 1.x or 2.x.
     """
-    import anyio
-    from mcp.shared.message import SessionMessage
-    from mcp.types import JSONRPCMessage
+    from ._mcp_streams import ReadStream, WriteStream
 
     channel = Channel(manager, server)
     await channel.open()
-    to_session, read = anyio.create_memory_object_stream[Any](0)
-    write, from_session = anyio.create_memory_object_stream[Any](0)
-
-    async def receive() -> None:
-        async with to_session:
-            async for message in channel.messages:
-                try:
-                    await to_session.send(SessionMessage(JSONRPCMessage.model_validate(message)))
-                except anyio.BrokenResourceError:
-                    return
-
-    async def send() -> None:
-        async with from_session:
-            async for message in from_session:
-                channel.send(message.message.model_dump(by_alias=True, mode="json", exclude_none=True))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(receive)
-        group.start_soon(send)
-        try:
-            async with read, write:
-                yield read, write
-        finally:
-            channel.close()
-            group.cancel_scope.cancel()
+    try:
+        yield ReadStream(channel), WriteStream(channel)
+    finally:
+        channel.close()
 
 
 @asynccontextmanager

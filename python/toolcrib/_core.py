@@ -12,6 +12,7 @@ from . import _errors, _types
 from ._config import Config, Servers, config_params, environment
 from ._functions import Function, Functions, FunctionServers
 from ._host import Handler, Host, Reply, host_for
+from ._outcome import Outcome
 from ._pending import Pending, follow
 from ._place import Place
 from ._stream import MOST, Stream
@@ -173,22 +174,22 @@ class ManagerCore(HostObject):
             self.report, self.warnings = _types.start_report(result["report"]), result["warnings"]
             self._tools = [_types.tool(raw) for raw in result["tools"]]
 
-        def ended(done: Future[Any]) -> None:
+        def ended(done: Outcome) -> None:
             # A start that fails leaves no object.
-            if done.cancelled() or done.exception():
+            if done.error():
                 self._close()
 
         try:
-            future = host.request("manager.start", params)
+            outcome = host.request("manager.start", params)
         except BaseException:
             self._close()
             raise
-        return Pending(follow(future, ended), started)
+        return Pending(follow(outcome, ended), started)
 
     def _begin_shutdown(self) -> Pending[_types.StopReport]:
-        future = self._opened().request("manager.shutdown", {"manager": self._name})
+        outcome = self._opened().request("manager.shutdown", {"manager": self._name})
 
-        def ended(_: Future[Any]) -> None:
+        def ended(_: Outcome) -> None:
             if self._events is not None:
                 self._events.end()
             self._close()
@@ -197,7 +198,7 @@ class ManagerCore(HostObject):
             self.stopped = _types.stop_report(result)
             return self.stopped
 
-        return Pending(follow(future, ended), stopped)
+        return Pending(follow(outcome, ended), stopped)
 
     def _ask(self, what: str, convert: Callable[[Any], T], /, **params: Any) -> Pending[T]:
         params = without_none({"manager": self._name, **params})
@@ -234,8 +235,8 @@ class ManagerCore(HostObject):
             "progress": progress is not None,
             "unchecked": not check,
         }
-        future = self._opened().request("manager.call", without_none(params), told if progress else None)
-        return Pending(future, _types.tool_result)
+        outcome = self._opened().request("manager.call", without_none(params), told if progress else None)
+        return Pending(outcome, _types.tool_result)
 
     def _begin_request(
         self, server: str, method: str, params: Mapping[str, Any] | None, timeout: float | None
@@ -344,7 +345,7 @@ class RunCore(HostObject):
         after = llm._opened_llm() if llm else None
         host = self._open(handle)
         try:
-            future = host.request("run.start", without_none(params), after=after)
+            outcome = host.request("run.start", without_none(params), after=after)
         except BaseException:
             self._close()
             raise
@@ -352,12 +353,12 @@ class RunCore(HostObject):
         # It must not keep the run alive: one that nobody refers to is stopped.
         release = self._release
 
-        def ended(done: Future[Any]) -> None:
-            events.end(None if done.cancelled() else done.exception())
+        def ended(done: Outcome) -> None:
+            events.end(None if done.cancelled() else done.error())
             if release:
                 release()
 
-        self._future = follow(future, ended)
+        self._outcome = follow(outcome, ended)
 
     @property
     def events(self) -> Stream[_types.Event]:
@@ -366,10 +367,10 @@ class RunCore(HostObject):
 
     def cancel(self) -> None:
         """Stops the run: no further task begins, those under way end at once. It can be resumed."""
-        self._future.cancel()
+        self._outcome.cancel()
 
     def _summary(self) -> Pending[_types.RunSummary]:
-        return Pending(self._future, _types.run_summary)
+        return Pending(self._outcome, _types.run_summary)
 
 
 def run_of_config(config: Config, options: dict[str, Any]) -> dict[str, Any]:
@@ -426,15 +427,15 @@ class LlmCore(HostObject):
             self._close()
             raise
         release = self._release
-        self._opening.add_done_callback(lambda done: release() if release and done.exception() else None)
+        self._opening.add_done_callback(lambda done: release() if release and done.error() else None)
 
-    def _opened_llm(self) -> Future[Any]:
+    def _opened_llm(self) -> Outcome:
         if self._opening.done():
             self._opening.result()
         self._opened()
         return self._opening
 
-    def _ask(self, what: str, listener: Any = None, /, **params: Any) -> Future[Any]:
+    def _ask(self, what: str, listener: Any = None, /, **params: Any) -> Outcome:
         after = self._opened_llm()
         params = without_none({"llm": self._name, **params})
         return self._opened().request(f"llm.{what}", params, listener, after=after)
@@ -471,10 +472,10 @@ class LlmCore(HostObject):
             deltas.put(_types.delta(params))
 
         request = request_of(messages, options)
-        future = self._ask("chat", told, request=request, stream=True, timeout_ms=ms(timeout))
-        deltas._give_up = future.cancel
-        future.add_done_callback(lambda done: deltas.end(None if done.cancelled() else done.exception()))
-        return deltas, Pending(future, _types.chat_answer)
+        outcome = self._ask("chat", told, request=request, stream=True, timeout_ms=ms(timeout))
+        deltas._give_up = outcome.cancel
+        outcome.add_done_callback(lambda done: deltas.end(None if done.cancelled() else done.error()))
+        return deltas, Pending(outcome, _types.chat_answer)
 
     def _begin_batch(
         self, requests: Iterable[Any], timeout: float | None
@@ -489,10 +490,10 @@ class LlmCore(HostObject):
                 outcomes.put((params["index"], _errors.from_data(error["message"], error)))
 
         given = [request_of(one, {}) for one in requests]
-        future = self._ask("batch", told, requests=given, timeout_ms=ms(timeout))
-        outcomes._give_up = future.cancel
-        future.add_done_callback(lambda done: outcomes.end(None if done.cancelled() else done.exception()))
-        return outcomes, Pending(future, lambda _: None)
+        outcome = self._ask("batch", told, requests=given, timeout_ms=ms(timeout))
+        outcomes._give_up = outcome.cancel
+        outcome.add_done_callback(lambda done: outcomes.end(None if done.cancelled() else done.error()))
+        return outcomes, Pending(outcome, lambda _: None)
 
     def _begin_stats(self) -> Pending[dict[str, Any]]:
         return Pending(self._ask("stats"), same)

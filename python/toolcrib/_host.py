@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import queue
 import re
 import select
 import socket
@@ -19,11 +20,11 @@ import struct
 import subprocess
 import threading
 from collections import deque
-from concurrent.futures import Future
 from typing import Any, Callable, Iterator
 
 from . import _errors
 from ._find import find_binary
+from ._outcome import Outcome
 
 PROTOCOL = 1
 #: Bytes of a message.
@@ -63,12 +64,13 @@ class Host:
         # A finalizer runs in any thread at any time, and sends: the lock must let its own thread in.
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        self._answers: dict[int, tuple[Future[Any], Listener | None, Future[Any] | None]] = {}
+        self._answers: dict[int, tuple[Outcome, Listener | None, Outcome | None]] = {}
         self._objects: dict[str, Handler | None] = {}
         self._asked: dict[str, Callable[[], Any]] = {}
         # Lines that are to be sent, each with the numbers of bytes that are sent of it.
         self._out: deque[tuple[bytes, list[int]]] = deque()
         self._is_sending = self._is_blocked = False
+        self._blocked: queue.SimpleQueue[None] = queue.SimpleQueue()
         ours, theirs = _pair()
         try:
             command = [find_binary(), "host", "--fd", str(theirs.fileno())]
@@ -83,13 +85,14 @@ class Host:
         self._program, self._socket = command[0], ours
         _living.add(self)
         threading.Thread(target=self._receive, name="toolcrib", daemon=True).start()
+        threading.Thread(target=self._send_later, name="toolcrib-send", daemon=True).start()
 
     # --- what this process asks -------------------------------------------------------------------------------------
 
     def request(
-        self, method: str, params: dict[str, Any], listener: Listener | None = None, *, after: Future[Any] | None = None
-    ) -> Future[Any]:
-        """Sends a request. Cancelling the future gives it up.
+        self, method: str, params: dict[str, Any], listener: Listener | None = None, *, after: Outcome | None = None
+    ) -> Outcome:
+        """Sends a request. Cancelling the outcome gives it up.
 
         ``listener`` gets what the host tells of it, in the receiving thread. If ``after``, an earlier request, failed, and therefore this
         one, its error is the error of this one.
@@ -100,15 +103,15 @@ class Host:
             )
         # What is no JSON is refused before anything waits for its answer.
         encoded = _encode(params)
-        future: Future[Any] = Future()
+        outcome = Outcome()
         number = next(self._numbers)
-        self._answers[number] = (future, listener, after)
+        self._answers[number] = (outcome, listener, after)
         if self.died:
             self._answers.pop(number, None)
             raise copy.copy(self.died)
-        future.add_done_callback(lambda done: self._given_up(number) if done.cancelled() else None)
+        outcome.add_done_callback(lambda done: self._given_up(number) if done.cancelled() else None)
         self._send(b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}\n' % (number, method.encode(), encoded))
-        return future
+        return outcome
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification, if the host is there."""
@@ -142,7 +145,7 @@ class Host:
                 self._is_sending = True
                 try:
                     if not self._send_waiting():
-                        threading.Thread(target=self._send_later, name="toolcrib-send", daemon=True).start()
+                        self._blocked.put(None)
                         self._is_blocked = True
                 finally:
                     self._is_sending = False
@@ -168,13 +171,18 @@ class Host:
 
     def _send_later(self) -> None:
         poll = select.poll()
-        poll.register(self._socket.fileno(), select.POLLOUT)
         while True:
-            poll.poll(1000)
-            with self._lock:
-                if self.died or self._send_waiting():
-                    self._is_blocked = False
-                    return
+            self._blocked.get()
+            while True:
+                with self._lock:
+                    if self.died:
+                        return
+                    if self._send_waiting():
+                        self._is_blocked = False
+                        break
+                    poll.register(self._socket.fileno(), select.POLLOUT)
+                # A descriptor that is closed meanwhile may be another file's.
+                poll.poll(1000)
 
     # --- what the host tells and asks -------------------------------------------------------------------------------
 
@@ -259,19 +267,19 @@ class Host:
                 handler(method, params, None)
 
     def _take_answer(self, message: dict[str, Any]) -> None:
-        future, _, after = self._answers.pop(message["id"], (None, None, None))
-        if future is None:
+        outcome, _, after = self._answers.pop(message["id"], (None, None, None))
+        if outcome is None:
             return
         if "error" not in message:
-            _settle(future, result=message["result"])
+            outcome.set(message["result"])
             return
-        error: BaseException = _errors.from_data(message["error"]["message"], message["error"].get("data"))
-        earlier = after.exception() if after and after.done() and not after.cancelled() else None
-        if getattr(error, "code", None) == "cancelled":
-            # The manager was shut down under it: whoever awaits it is cancelled, as by its own task.
-            future.cancel()
-        else:
-            _settle(future, error=copy.copy(earlier) if earlier else error)
+        error = _errors.from_data(message["error"]["message"], message["error"].get("data"))
+        if error.code == "cancelled":
+            # The manager was shut down under it.
+            outcome.cancel()
+            return
+        earlier = after.error() if after else None
+        outcome.set(error=copy.copy(earlier) if isinstance(earlier, _errors.ToolcribError) else error)
 
     def _take_request(self, id: str, method: str, params: dict[str, Any]) -> None:
         reply = Reply(self, id)
@@ -289,9 +297,9 @@ class Host:
         _LOG.error("a message of the host cannot be read: %s", error)
         answered = re.match(rb'\{"jsonrpc":"2\.0","id":(\d+),"(?:result|error)"', line)
         if answered:
-            future, _, _ = self._answers.pop(int(answered[1]), (None, None, None))
-            if future:
-                _settle(future, error=_errors.ToolcribError(f"the answer cannot be read: {error}"))
+            outcome, _, _ = self._answers.pop(int(answered[1]), (None, None, None))
+            if outcome:
+                outcome.set(error=_errors.ToolcribError(f"the answer cannot be read: {error}"))
 
     def _ended(self, error: _errors.ToolcribError) -> None:
         with self._lock:
@@ -300,9 +308,10 @@ class Host:
             # Under the lock: the number of the descriptor may be another file's at once.
             self._socket.close()
         _living.discard(self)
+        self._blocked.put(None)
         while self._answers:
-            future, _, _ = self._answers.popitem()[1]
-            _settle(future, error=copy.copy(self.died))
+            outcome, _, _ = self._answers.popitem()[1]
+            outcome.set(error=copy.copy(self.died))
         while self._asked:
             self._asked.popitem()[1]()
         for handler in list(self._objects.values()):
@@ -341,12 +350,6 @@ def _pair() -> tuple[socket.socket, socket.socket]:
         pair.append(socket.socket(end.family, end.type, end.proto, fileno=number))
         end.close()
     return pair[0], pair[1]
-
-
-def _settle(future: Future[Any], *, result: Any = None, error: BaseException | None = None) -> None:
-    # It may be cancelled at any moment.
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error) if error else future.set_result(result)
 
 
 def _subject(params: dict[str, Any]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Generator, Generic, TypeVar
 
 from ._errors import ToolcribError
+from ._outcome import Cancelled, Outcome
 from ._place import is_trio
 
 T = TypeVar("T")
@@ -18,43 +18,37 @@ class Pending(Generic[T]):
     Cancelling the task that awaits it gives the request up: a tool is told to cancel.
     """
 
-    def __init__(self, future: Future[Any], convert: Callable[[Any], T]) -> None:
-        self._future, self._convert = future, convert
+    def __init__(self, outcome: Outcome, convert: Callable[[Any], T]) -> None:
+        self._outcome, self._convert = outcome, convert
 
     def result(self, timeout: float | None = None) -> T:
         """Waits for the result, at most ``timeout`` seconds. An interrupt gives the request up."""
         try:
-            return self._convert(self._future.result(timeout))
-        except CancelledError:
+            return self._convert(self._outcome.result(timeout))
+        except Cancelled:
             raise _closed() from None
         except BaseException:
-            self._future.cancel()
+            self._outcome.cancel()
             raise
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if is_trio():
-            return self._convert((yield from _in_trio(self._future).__await__()))
-        # Cancelling the wrapper cancels the request.
-        return self._convert((yield from asyncio.wrap_future(self._future).__await__()))
+        return self._convert((yield from (_in_trio if is_trio() else _in_asyncio)(self._outcome).__await__()))
 
 
-def follow(future: Future[Any], ended: Callable[[Future[Any]], Any] | None = None, *, gives_up: bool = True) -> Future[Any]:
-    """A future with the outcome of another one, which comes when ``ended`` has been called. Cancelling it cancels the other one,
-    unless that has more who wait for it."""
-    outer: Future[Any] = Future()
+def follow(outcome: Outcome, ended: Callable[[Outcome], Any] | None = None, *, gives_up: bool = True) -> Outcome:
+    """An outcome like another one, which comes when ``ended`` has been called. Cancelling it cancels the other one, unless that has more
+    who wait for it."""
+    outer = Outcome()
 
-    def done(inner: Future[Any]) -> None:
+    def done(inner: Outcome) -> None:
         if ended:
             ended(inner)
-        if inner.cancelled():
-            outer.cancel()
-        elif outer.set_running_or_notify_cancel():
-            error = inner.exception()
-            outer.set_exception(error) if error else outer.set_result(inner.result())
+        error = inner.error()
+        outer.set(error=error) if error else outer.set(inner.result())
 
     if gives_up:
-        outer.add_done_callback(lambda own: future.cancel() if own.cancelled() else None)
-    future.add_done_callback(done)
+        outer.add_done_callback(lambda own: outcome.cancel() if own.cancelled() else None)
+    outcome.add_done_callback(done)
     return outer
 
 
@@ -62,7 +56,35 @@ def _closed() -> ToolcribError:
     return ToolcribError("it was cancelled: its manager or client was closed", code="cancelled")
 
 
-async def _in_trio(future: Future[Any]) -> Any:
+async def _in_asyncio(outcome: Outcome) -> Any:
+    if not outcome.done():
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def wake() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def done(_: Outcome) -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                pass  # The loop is closed: nobody waits.
+
+        outcome.add_done_callback(done)
+        try:
+            await ended
+        except BaseException:
+            outcome.cancel()
+            raise
+    try:
+        return outcome.result()
+    except Cancelled:
+        # Its manager was closed: who awaits it is cancelled, as at the end of a task group.
+        raise asyncio.CancelledError("its manager or client was closed") from None
+
+
+async def _in_trio(outcome: Outcome) -> Any:
     import trio
 
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
@@ -74,7 +96,7 @@ async def _in_trio(future: Future[Any]) -> Any:
             waits = False
             trio.lowlevel.reschedule(task)
 
-    def done(_: Future[Any]) -> None:
+    def done(_: Outcome) -> None:
         try:
             token.run_sync_soon(wake)
         except trio.RunFinishedError:
@@ -83,12 +105,12 @@ async def _in_trio(future: Future[Any]) -> Any:
     def abort(_: Any) -> Any:
         nonlocal waits
         waits = False
-        future.cancel()
+        outcome.cancel()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    future.add_done_callback(done)
+    outcome.add_done_callback(done)
     await trio.lowlevel.wait_task_rescheduled(abort)
     try:
-        return future.result()
-    except CancelledError:
+        return outcome.result()
+    except Cancelled:
         raise _closed() from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
 from typing import Any, Callable, Generic, TypeVar
 
+from ._outcome import Outcome
 from ._pending import Pending
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Stream(Generic[T]):
         self._lock = threading.Lock()
         self._items: deque[T] = deque()
         self._most = most
-        self._readers: list[Future[None]] = []
+        self._readers: list[Outcome] = []
         self._is_ended = False
         self._error: BaseException | None = None
         #: Gives up what the items come from.
@@ -57,8 +57,7 @@ class Stream(Generic[T]):
         with self._lock:
             readers, self._readers = self._readers, []
         for reader in readers:
-            if reader.set_running_or_notify_cancel():
-                reader.set_result(None)
+            reader.set()
 
     def _next(self) -> tuple[list[T], Pending[None] | None]:
         """An item, or what to wait for, or neither: it has ended. A reader that stops to wait loses nothing."""
@@ -69,7 +68,7 @@ class Stream(Generic[T]):
                 if self._error:
                     raise self._error
                 return [], None
-            reader: Future[None] = Future()
+            reader = Outcome()
             self._readers.append(reader)
         return [], Pending(reader, lambda _: None)
 
