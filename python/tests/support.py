@@ -115,7 +115,7 @@ class Program:
     def end(self) -> tuple[int, str]:
         """The exit code and what it wrote to stderr, once it has ended."""
         try:
-            _, error = self.process.communicate(timeout=DEADLINE)
+            self.output, error = self.process.communicate(timeout=DEADLINE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

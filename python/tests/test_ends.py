@@ -33,6 +33,10 @@ ready()
 """
 
 
+#: A child lets go of the pipes that the test reads.
+QUIET = "[os.dup2(os.open('/dev/null', os.O_RDWR), n) for n in (0, 1, 2)]"
+
+
 class Ends(unittest.TestCase):
     def ends(self, body: str, code: int, *, error: str = "", signals: int | None = None) -> None:
         program = Program(body)
@@ -110,26 +114,27 @@ class Ends(unittest.TestCase):
             0,
         )
 
-    def test_child_that_lives_on(self) -> None:
-        """A child with a program of its own, and one that is a fork: neither keeps the servers."""
-        for child in [
-            "subprocess.Popen(['sleep', '300'], stdin=-3, stdout=-3, stderr=-3, start_new_session=True)",
-            "pid = os.fork()\nif pid == 0:\n    os.close(0), os.close(1), os.close(2)\n    time.sleep(300)\n    os._exit(0)",
-        ]:
-            program = Program(IN_THREADS % f"{child}\nos.kill(os.getpid(), signal.SIGKILL)")
-            program.until_ready()
-            program.go_on()
-            program.end()
-            program.await_no_process()
-
-    def test_fork_of_the_c_library(self) -> None:
-        """A fork that Python does not know of holds a copy of the socket; the end of its parent counts."""
-        body = "import ctypes\nif ctypes.CDLL(None).fork() == 0:\n    os.close(0), os.close(1), os.close(2)\n    time.sleep(300)\n    os._exit(0)\nos._exit(0)"
-        program = Program(IN_THREADS % body)
+    def lives_on(self, child: str) -> None:
+        program = Program(IN_THREADS % f"{child}\nprint(pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)")
         program.until_ready()
         program.go_on()
         program.end()
+        child_pid = int(program.output)
+        self.addCleanup(os.kill, child_pid, signal.SIGKILL)
         program.await_no_process()
+        os.kill(child_pid, 0)
+
+    def test_child_that_lives_on(self) -> None:
+        """A child with a program of its own, and one that is a fork: neither keeps the servers."""
+        sleep = "pid = subprocess.Popen(['sleep', '300'], stdin=-3, stdout=-3, stderr=-3, start_new_session=True).pid"
+        self.lives_on(sleep)
+        self.lives_on(sleep.replace("stdin", "close_fds=False, stdin"))
+        self.lives_on(f"pid = os.fork()\nif pid == 0:\n    {QUIET}\n    time.sleep(300)\n    os._exit(0)")
+        self.lives_on(f"pid = os.fork()\nif pid == 0:\n    {QUIET}\n    os.execv('/bin/sleep', ['sleep', '300'])")
+
+    def test_fork_of_the_c_library(self) -> None:
+        """A fork that Python does not know of holds a copy of the socket; the end of its parent counts."""
+        self.lives_on(f"import ctypes\npid = ctypes.CDLL(None).fork()\nif pid == 0:\n    {QUIET}\n    time.sleep(300)\n    os._exit(0)")
 
     def test_forked_child_gets_an_error(self) -> None:
         self.ends(

@@ -135,13 +135,16 @@ def _is(kind: Any, of: Any) -> bool:
 
 def _hints(function: Function) -> dict[str, Any]:
     # Of an object with `__call__`, those of that.
-    try:
-        return typing.get_type_hints(
-            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
-        )
-    except Exception:
-        # Names that exist for type checkers alone: the parameters take any value.
-        return {}
+    function = function if inspect.isroutine(function) else type(function).__call__
+    hints = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        try:
+            one = types.SimpleNamespace(__annotations__={name: annotation})
+            hints |= typing.get_type_hints(one, getattr(function, "__globals__", {}), include_extras=True)
+        except Exception:
+            # A name that exists for type checkers alone, or in another function: the parameter takes any value.
+            continue
+    return hints
 
 
 def described(name: str, function: Function) -> dict[str, Any]:
