@@ -1,7 +1,7 @@
 /** Finds the program `toolcrib`. */
 import { accessSync, closeSync, constants, openSync, readSync, realpathSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
-import { delimiter, dirname, join } from "node:path";
+import { delimiter, dirname, join, resolve } from "node:path";
 import { ToolcribError } from "./error.js";
 
 /**
@@ -11,12 +11,13 @@ import { ToolcribError } from "./error.js";
 export function findBinary(): string {
   const named = process.env["TOOLCRIB_BINARY"];
   if (named) {
-    if (named.includes("/") && !isProgram(named)) {
+    const path = named.includes("/") ? named : inPath(named);
+    if (path === undefined || !isProgram(path)) {
       throw new ToolcribError(`TOOLCRIB_BINARY names no program: ${named}`, { code: "binary_not_found" });
     }
-    return named;
+    return resolve(path);
   }
-  const found = inPackage(`toolcrib-${process.platform}-${process.arch}`) ?? inPath();
+  const found = inPackage(`toolcrib-${process.platform}-${process.arch}`) ?? inPath("toolcrib");
   if (found === undefined) {
     throw new ToolcribError(`there is no program toolcrib for ${process.platform} ${process.arch}`, {
       code: "binary_not_found",
@@ -36,9 +37,9 @@ function inPackage(name: string): string | undefined {
   }
 }
 
-function inPath(): string | undefined {
+function inPath(name: string): string | undefined {
   const folders = (process.env["PATH"] ?? "").split(delimiter).filter((folder) => folder !== "");
-  return folders.map((folder) => join(folder, "toolcrib")).find((path) => isProgram(path) && !isLauncher(path));
+  return folders.map((folder) => join(folder, name)).find((path) => isProgram(path) && !isLauncher(path));
 }
 
 function isProgram(path: string): boolean {

@@ -41,7 +41,9 @@ export class Channel {
     if (this.#name !== undefined) {
       throw new ToolcribError("the channel was opened before", { code: "arguments_invalid" });
     }
-    const name = this.#host.register("channel", { told: (method, params) => this.#told(method, params) });
+    // Each in a turn of its own: the client of the SDK would take an answer before the progress that came before it.
+    const told = (method: string, params: Params) => void setImmediate(() => this.#told(method, params));
+    const name = this.#host.register("channel", { told });
     this.#name = name;
     this.#isOpen = true;
     try {
@@ -71,6 +73,9 @@ export class Channel {
   }
 
   #told(method: string, params: Params): void {
+    if (!this.#isOpen) {
+      return;
+    }
     if (method === "channel.message") {
       const { message } = params;
       try {
@@ -78,12 +83,12 @@ export class Channel {
       } catch (error) {
         this.onerror?.(asError(error));
       }
-    } else if (this.#isOpen) {
-      if (method === "host.lost") {
-        this.onerror?.(params["error"] as Error);
-      }
-      this.#closed();
+      return;
     }
+    if (method === "host.lost") {
+      this.onerror?.(params["error"] as Error);
+    }
+    this.#closed();
   }
 
   #closed(): void {

@@ -3,7 +3,7 @@
 /** What goes wrong in toolcrib, with the same members as in its other languages and in `toolcrib --json`. */
 export class ToolcribError extends Error {
   override name = "ToolcribError";
-  /** A stable word, such as `tool_not_found`, `call_timeout`, `required_servers`, `cancelled` or `host_lost`. */
+  /** A stable word, such as `tool_not_found`, `call_timeout`, `config_invalid`, `cancelled` or `host_lost`. */
   readonly code: string;
   /** The server that it is about. */
   readonly server: string | null;
@@ -15,7 +15,7 @@ export class ToolcribError extends Error {
   readonly stderrTail: string[];
   /** What to do about it. */
   readonly help: string | null;
-  /** The errors of the servers, where `code` is `required_servers`. */
+  /** The errors of all required servers that did not start, where that is what failed. */
   readonly failures: ToolcribError[];
 
   constructor(message: string, more: ErrorDetails = {}) {
