@@ -61,7 +61,8 @@ test("a host that is killed leaves nothing", async () => {
   const { child, ended, errors } = start("signal", mark);
   await once(child.stdout, "data");
   const host = processes(mark).find((line) => line.includes(" host --fd "));
-  process.kill(Number(host?.split(" ")[0]), "SIGKILL");
+  assert.ok(host);
+  process.kill(Number.parseInt(host), "SIGKILL");
   // Who waits for events hears of it.
   assert.deepEqual(await ended, [1, null]);
   assert.match(errors(), /the host of toolcrib has ended by SIGKILL[^]*code: 'host_lost'/);

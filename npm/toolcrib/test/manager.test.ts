@@ -1,7 +1,7 @@
 /** Managers: start, calls, functions, events, changes, errors. */
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { Manager, Toml, ToolcribError, type Progress, type ServerEvent } from "toolcrib";
@@ -199,8 +199,16 @@ test("the host ends with its last object, and starts again", async () => {
 
 /** Hosts of this process. */
 function hosts(): number {
-  const children = readFileSync(`/proc/self/task/${process.pid}/children`, "latin1").split(" ").filter(Boolean);
-  return children.filter((pid) => readFileSync(`/proc/${pid}/cmdline`, "latin1").includes("host\0--fd")).length;
+  const pids = readdirSync("/proc").filter((name) => Number(name) > 0);
+  const isHost = (pid: string) => {
+    try {
+      const parent = readFileSync(`/proc/${pid}/stat`, "latin1").split(") ").at(-1)?.split(" ")[1];
+      return parent === String(process.pid) && readFileSync(`/proc/${pid}/cmdline`, "latin1").includes("host\0--fd");
+    } catch {
+      return false;
+    }
+  };
+  return pids.filter(isHost).length;
 }
 
 test("a program that is not toolcrib is refused", () => {

@@ -45,8 +45,11 @@ export async function nothingLeft(mark: string): Promise<void> {
   await until(() => processes(mark).length === 0, () => `left: ${processes(mark).join("\n")}`);
 }
 
+/** Milliseconds that a condition may take to hold, on a machine with much to do. */
+const LIMIT = 30_000;
+
 export async function until(condition: () => boolean, why: () => string = () => "it took too long"): Promise<void> {
-  for (const end = Date.now() + 30_000; !condition(); ) {
+  for (const end = Date.now() + LIMIT; !condition(); ) {
     if (Date.now() > end) {
       throw new Error(why());
     }
