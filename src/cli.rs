@@ -265,6 +265,10 @@ pub(crate) fn main() -> ExitCode {
     );
     // Servers get the file limit that this process started with.
     toolcrib::cli_support::raise_file_limit();
+    // The daemon outlives who started it.
+    if std::env::args_os().nth(1).is_none_or(|command| command != "daemon") {
+        toolcrib::cli_support::end_with_launcher();
+    }
     let mut command = help::grouped(Arguments::command());
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
         Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))

@@ -54,6 +54,7 @@ mod confinement;
 mod error;
 mod file_limit;
 mod inherited;
+mod launcher;
 pub mod inspect;
 #[cfg(guarded)]
 mod linux;
