@@ -40,6 +40,7 @@ use self::{
         logs::Logs,
         process::Daemon,
         ps::Ps,
+        top,
     },
     runs::{demo::Demo, diff::Diff, export::Export, list::Runs, report::Report, run::Run, view::View},
     servers::{
@@ -161,9 +162,8 @@ enum Command {
     /// The configuration must have been used by hand (as by `check` or `install`) or allowed by `toolcrib trust`, as it is now; else
     /// the client gets the error.
     Connect(Connect),
-    /// Watch the daemon's servers and their events on the full screen; `q` quits.
-    #[cfg(feature = "top")]
-    Top,
+    #[command(flatten)]
+    Top(top::Command),
     /// Show the tools of the servers.
     #[command(visible_alias = "list")]
     Tools(Tools),
@@ -265,6 +265,10 @@ pub(crate) fn main() -> ExitCode {
     );
     // Servers get the file limit that this process started with.
     toolcrib::cli_support::raise_file_limit();
+    // The daemon outlives who started it.
+    if std::env::args_os().nth(1).is_none_or(|command| command != "daemon") {
+        toolcrib::cli_support::end_with_launcher();
+    }
     let mut command = help::grouped(Arguments::command());
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
         Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
@@ -275,10 +279,7 @@ pub(crate) fn main() -> ExitCode {
     };
     arguments.color.apply();
     let ui = Ui::new(arguments.json, arguments.quiet);
-    #[cfg(feature = "top")]
-    let full_screen = matches!(arguments.command, Command::Top);
-    #[cfg(not(feature = "top"))]
-    let full_screen = false;
+    let full_screen = matches!(&arguments.command, Command::Top(_));
     let metrics = arguments.command.metrics();
     let counts = metrics.is_some()
         || matches!(&arguments.command, Command::Serve(_))
@@ -341,8 +342,7 @@ impl Command {
             Self::Wait(wait) => wait.run(context),
             Self::Logs(logs) => logs.run(context),
             Self::Connect(connect) => connect.run(context),
-            #[cfg(feature = "top")]
-            Self::Top => context.in_runtime(daemon::top::run(context)),
+            Self::Top(command) => context.in_runtime(command.run(context)),
             Self::Tools(tools) => tools.run(context),
             Self::Run(run) => run.run(context),
             Self::Workers(command) => context.in_runtime(command.run(context)),

@@ -7,11 +7,14 @@ pub mod otlp;
 
 pub use toolcrib_guard::{
     marks::frozen_group,
-    this_process::{ignores_hangup, inherited_socket, leave_group, raise_file_limit, reset_inherited},
+    this_process::{
+        end_with_launcher, ignores_hangup, inherited_socket, leave_group, raise_file_limit, reset_inherited,
+    },
 };
+pub use toolcrib_runs::run_files;
+pub use toolcrib_servers::builtin::serve_builtin;
 
 pub use crate::{
-    builtin::serve_builtin,
     report::{page, words},
     text::{counted, cut, rounded_count, seconds},
 };

@@ -23,14 +23,12 @@ mod login;
 mod machine;
 mod orphans;
 #[cfg(feature = "nats")]
-mod store;
+pub mod store;
 mod templates;
 mod trust;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-#[cfg(feature = "nats")]
-pub use self::store::store;
 use self::templates::TemplateForecasts;
 pub use self::trust::trust;
 pub use self::{machine::machine, orphans::orphans};

@@ -5,8 +5,10 @@ use std::{io::Cursor, path::Path, sync::Arc, time::Duration};
 use serde_json::{Map, Value, json};
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
+use toolcrib_servers::{builtin, template};
+
 use crate::{
-    builtin, catalog, config, daemon, gateway, launch, llm,
+    catalog, config, daemon, gateway, launch, llm,
     process::{Line, LineReader, StderrTail},
     run, session,
 };
@@ -75,7 +77,7 @@ pub fn answer(bytes: &[u8]) {
 /// A tool's schema and arguments for it, both made of the bytes.
 pub fn schema(bytes: &[u8]) {
     let (schema, arguments) = made(bytes);
-    catalog::fuzz_schema(schema, arguments);
+    catalog::check::fuzz(schema, arguments);
 }
 
 /// Arguments that a person gives, for such a schema.
@@ -103,8 +105,7 @@ pub fn blocks(bytes: &[u8]) {
 pub fn records(bytes: &[u8]) {
     catalog::fuzz_list(bytes);
     launch::fuzz_record(bytes);
-    #[cfg(feature = "templates")]
-    toolcrib_servers::template::fuzz_proof(bytes);
+    template::fuzz_proof(bytes);
     daemon::fuzz_frame(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         catalog::fuzz_lock(text);

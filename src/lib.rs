@@ -108,7 +108,8 @@ pub mod doctor;
     feature = "agents",
     feature = "builtin",
     feature = "daemon",
-    feature = "schema"
+    feature = "schema",
+    feature = "templates"
 ))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -121,22 +122,15 @@ pub mod watch;
 #[cfg(feature = "gateway")]
 #[doc(inline)]
 pub use toolcrib_gateway::gateway;
-#[cfg(feature = "daemon")]
-use toolcrib_gateway::metrics;
 
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub use toolcrib_host::serve_host;
 
 #[cfg(feature = "agents")]
-#[doc(hidden)]
-pub use toolcrib_runs::run_files;
-#[cfg(feature = "agents")]
 #[doc(inline)]
 pub use toolcrib_runs::{agent::Agent, crew, export, recording, report, run, view};
 
-#[cfg(feature = "nats")]
-use toolcrib_workers::nats;
 #[cfg(feature = "nats")]
 #[doc(inline)]
 pub use toolcrib_workers::workers;
@@ -145,8 +139,6 @@ pub use toolcrib_workers::workers;
 #[doc(inline)]
 pub use toolcrib_models::{llm, llm::LlmClient};
 
-#[cfg(feature = "builtin")]
-use toolcrib_servers::builtin;
 use toolcrib_servers::launch;
 #[doc(hidden)]
 pub use toolcrib_servers::trust;
@@ -181,6 +173,6 @@ struct Readme;
 #[doc = include_str!("../docs/embedding.md")]
 struct Embedding;
 
-#[cfg(all(doctest, feature = "gateway"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/gateway.md")]
 struct GatewayPage;

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use toolcrib::{Config, Env, Manager};
+use toolcrib_guard::HAS_GUARDS;
 
 #[tokio::test]
 async fn a_server_with_a_sandbox_is_refused() {
@@ -14,8 +15,7 @@ async fn a_server_with_a_sandbox_is_refused() {
         [servers.best]\ncommand = \"/bin/cat\"\nsandbox = { best_effort = true }\n";
     let config = Config::parse(text, None, Path::new("/"), &Env::new("/", [("PATH", "/bin")])).unwrap();
     let manager = Manager::start(&config).await.unwrap();
-    let feature =
-        if cfg!(guarded) { "cargo feature `sandbox`" } else { "a sandbox and budgets need a guard" };
+    let feature = if HAS_GUARDS { "cargo feature `sandbox`" } else { "a sandbox and budgets need a guard" };
     for row in &manager.report().servers {
         let error = row.outcome.as_ref().unwrap_err();
         let told = format!("{error}: {}", error.causes().join("; "));

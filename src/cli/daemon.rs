@@ -9,5 +9,5 @@ pub(super) mod process;
 pub(super) mod ps;
 pub(super) mod refusal;
 mod relay;
-#[cfg(feature = "top")]
+#[cfg_attr(not(feature = "top"), path = "daemon/top_off.rs")]
 pub(super) mod top;

@@ -133,7 +133,7 @@ impl CheckedStore {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
         output::learn(&Secrets::default().and_of_url(store));
         let http = HttpClients::new(&HttpConfig::default())?;
-        Ok(doctor::store(store, &self.monitor, &http).await)
+        Ok(doctor::store::check(store, &self.monitor, &http).await)
     }
 }
 

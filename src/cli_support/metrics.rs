@@ -9,11 +9,11 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use crate::{
-    StartOptions,
-    metrics::{Metrics, metrics},
-};
-pub use crate::{manager::Toolboxes, metrics::MetricsServer};
+pub use toolcrib_gateway::metrics::MetricsServer;
+use toolcrib_gateway::metrics::{Metrics, metrics};
+
+use crate::StartOptions;
+pub use crate::manager::Toolboxes;
 
 const TARGET: &str = "toolcrib";
 

@@ -11,6 +11,6 @@ pub(super) type Running = (SocketAddr, BoxFuture<'static, ()>);
 
 pub(super) async fn start(address: SocketAddr, manager: &Manager) -> Result<Running> {
     let toolboxes = crate::manager::Toolboxes::of(&manager.toolbox());
-    let server = crate::metrics::MetricsServer::start(address, toolboxes).await?;
+    let server = toolcrib_gateway::metrics::MetricsServer::start(address, toolboxes).await?;
     Ok((server.address(), Box::pin(server.end())))
 }

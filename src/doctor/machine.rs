@@ -1,5 +1,7 @@
 //! Checks which promises of SECURITY.md hold on this machine.
 
+use toolcrib_guard::HAS_GUARDS;
+
 use super::{Finding, Mark};
 use crate::process::{Support, TeardownScope};
 
@@ -49,7 +51,7 @@ fn groups_only(because: &str) -> Finding {
 
 /// How this build can get guards.
 fn guard_help() -> Option<&'static str> {
-    match (cfg!(guarded), cfg!(target_os = "linux")) {
+    match (HAS_GUARDS, cfg!(target_os = "linux")) {
         (true, _) => Some("set `guard` in [defaults] to an executable that contains toolcrib"),
         (false, true) => Some("build toolcrib with the Cargo feature `guard`"),
         (false, false) => None,
@@ -78,7 +80,7 @@ fn unconfined() -> [Finding; 2] {
 }
 
 fn sandbox(support: &Support) -> Vec<Finding> {
-    if cfg!(all(guarded, not(feature = "sandbox"))) {
+    if HAS_GUARDS && cfg!(not(feature = "sandbox")) {
         let text = "not part of this build (cargo feature `sandbox`): a server with a sandbox does not start";
         return vec![Finding::warn("sandbox", text)];
     }
@@ -135,6 +137,6 @@ mod tests {
         }
         // The key `guard` does nothing in a build without guards.
         let help = of("teardown")[0].help.as_deref().unwrap_or_default();
-        assert_eq!(help.contains("[defaults]"), cfg!(guarded), "{help}");
+        assert_eq!(help.contains("[defaults]"), HAS_GUARDS, "{help}");
     }
 }

@@ -8,10 +8,11 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::{Finding, Mark};
+use toolcrib_workers::nats::{JetStreamFacts, LARGEST, OLDEST, StoreFacts, look_at};
+
 use crate::{
     error::{Error, Result},
     http::{HttpClients, request},
-    nats::{JetStreamFacts, LARGEST, OLDEST, StoreFacts, look_at},
     text::{counted, seconds},
 };
 
@@ -29,7 +30,7 @@ const HEADERS: usize = 64 << 10;
 
 /// Findings about the server at `url`, where workers share tasks. `monitors` are the addresses of its monitoring pages, or of
 /// those of all members of its cluster. Nothing is changed on it.
-pub async fn store(url: &str, monitors: &[String], http: &HttpClients) -> Vec<Finding> {
+pub async fn check(url: &str, monitors: &[String], http: &HttpClients) -> Vec<Finding> {
     let facts = match look_at(url).await {
         Ok(facts) => facts,
         Err(error) => {

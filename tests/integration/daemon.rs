@@ -19,6 +19,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use toolcrib_guard::HAS_GUARDS;
 
 use crate::support::{
     crib::{Crib, frame},
@@ -46,7 +47,7 @@ fn a_daemon_keeps_servers_between_commands() {
     assert!(fix["p50_ms"].as_f64().unwrap() > 0.0, "{fix}");
     // Without guards nothing is read from /proc.
     let is_measured = fix["rss_bytes"].as_u64().unwrap() > 0;
-    assert_eq!((&fix["procs"], is_measured), (&json!(u8::from(cfg!(guarded))), cfg!(guarded)), "{fix}");
+    assert_eq!((&fix["procs"], is_measured), (&json!(u8::from(HAS_GUARDS)), HAS_GUARDS), "{fix}");
     let again = crib.run(&["up", "-d"]);
     assert!(err(&again).contains("as before"), "{}", err(&again));
     assert_eq!(crib.pid(), u32::try_from(status["daemon"]["pid"].as_u64().unwrap()).unwrap());
@@ -84,7 +85,7 @@ fn two_concurrent_starts_share_one_daemon() {
 #[test]
 fn a_killed_daemon_leaves_nothing_and_can_be_replaced() {
     // Without a guard a helper would stay: a server by itself ends with its input.
-    let flags = if cfg!(guarded) { "args = [\"helper\"]\n" } else { "" };
+    let flags = if HAS_GUARDS { "args = [\"helper\"]\n" } else { "" };
     let crib = Crib::new(&format!("[servers.fix]\ncommand = FIXTURE\n{flags}"));
     crib.ok(&["up", "-d"]);
     let killed = crib.pid();
@@ -367,7 +368,7 @@ fn top_needs_a_terminal_and_restores_it() {
         let read = |name: &str| std::fs::read_to_string(crib.bench.0.path().join(name)).unwrap_or_default();
         assert!(!read("before").is_empty(), "{}", err(&output));
         let shown = read("shown");
-        assert!(shown.contains("fix") && (cfg!(not(guarded)) || shown.contains("1 process ")), "{shown:?}");
+        assert!(shown.contains("fix") && (!HAS_GUARDS || shown.contains("1 process ")), "{shown:?}");
         assert!(shown.contains("code 0") && shown.contains("\u{1b}[?1049l"), "{shown:?}");
         assert_eq!(read("before"), read("after"));
     }

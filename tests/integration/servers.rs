@@ -14,5 +14,5 @@ mod renames;
 mod search;
 mod shapes;
 mod template_program;
-#[cfg(all(guarded, feature = "templates"))]
+#[cfg(all(target_os = "linux", feature = "guard", feature = "templates"))]
 mod templates;

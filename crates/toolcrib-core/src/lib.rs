@@ -4,6 +4,8 @@
 //! Programs use the crate `toolcrib`, which re-exports what is documented here. What is hidden from the documentation is for the
 //! crates of toolcrib, and can change in any version.
 
+#[cfg_attr(not(feature = "http"), path = "address_off.rs")]
+mod address;
 #[doc(hidden)]
 pub mod background;
 #[doc(hidden)]

@@ -24,7 +24,6 @@ pub mod object;
 mod outcome;
 mod page_extractor;
 mod planned_call;
-#[cfg(feature = "agents")]
 mod report;
 #[doc(hidden)]
 pub mod score;
@@ -36,7 +35,6 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-#[cfg(feature = "agents")]
 #[doc(hidden)]
 pub use self::report::now;
 pub use self::{

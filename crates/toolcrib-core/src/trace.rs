@@ -19,6 +19,8 @@ use tracing::{
     field::{Empty, display},
 };
 
+use crate::address::host_and_port;
+
 const TARGET: &str = "toolcrib";
 
 /// The place of a span in a trace, as W3C Trace Context writes it.
@@ -347,19 +349,6 @@ pub fn context_members() -> Option<String> {
     let member = |name: &str, value: &str| format!("\"{name}\":{},", serde_json::Value::from(value));
     let state = tracestate.map(|state| member("tracestate", &state)).unwrap_or_default();
     Some(member("traceparent", &traceparent) + &state)
-}
-
-/// The host and the port of an address.
-#[cfg(feature = "http")]
-fn host_and_port(url: &str) -> (Option<String>, Option<u16>) {
-    let Ok(url) = url::Url::parse(url) else { return (None, None) };
-    (url.host_str().map(str::to_owned), url.port_or_known_default())
-}
-
-/// Nothing in this build uses an address.
-#[cfg(not(feature = "http"))]
-fn host_and_port(_: &str) -> (Option<String>, Option<u16>) {
-    (None, None)
 }
 
 /// Milliseconds, to the microsecond.

@@ -54,6 +54,7 @@ mod confinement;
 mod error;
 mod file_limit;
 mod inherited;
+mod launcher;
 pub mod inspect;
 #[cfg(guarded)]
 mod linux;
@@ -76,6 +77,10 @@ mod trace;
 use linux as platform;
 #[cfg(not(guarded))]
 use portable as platform;
+
+/// Whether this build has guards: it is for Linux, with the feature `guard`.
+#[doc(hidden)]
+pub const HAS_GUARDS: bool = cfg!(guarded);
 
 pub use child::{
     exit::ExitWatch,

@@ -25,7 +25,8 @@ mod arguments;
 mod cache;
 mod changes;
 #[cfg_attr(not(feature = "schema"), path = "catalog/check_off.rs")]
-mod check;
+#[doc(hidden)]
+pub mod check;
 mod conversion;
 mod fingerprint;
 mod lock;
@@ -43,9 +44,6 @@ use globset::Glob;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-#[cfg(feature = "schema")]
-#[doc(hidden)]
-pub use self::check::{CHECK_STACK, ValueSchema, fuzz as fuzz_schema};
 pub use self::{
     cache::ServerSoftware,
     changes::ToolChanges,

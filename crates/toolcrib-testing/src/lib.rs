@@ -107,6 +107,10 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "uv", needs: "uv, which tests/servers/install.sh installs", is_met: probe::uv },
 ];
 
+/// The requirement that is one of the build, and not of the machine: a feature of the crate that the test is in.
+const GUARD: &str = "guard";
+const HAS_GUARDS: &str = "all(target_os = \"linux\", feature = \"guard\")";
+
 const REQUIRE: &str = "TOOLCRIB_TEST_REQUIRE";
 const ENGINE: &str = "TOOLCRIB_ENGINE_URL";
 const NATS_SERVER: &str = "NATS_SERVER";
@@ -119,13 +123,18 @@ impl Requirement {
     }
 }
 
-/// Ignores a test, with the reason, where one of the named requirements is missing. Stands above `#[test]`.
+/// Ignores a test, with the reason, where one of the named requirements is missing. Stands above `#[test]`. `guard` is missing
+/// without the feature `guard` of the test's crate, and on other systems than Linux.
 #[proc_macro_attribute]
 pub fn requires(names: TokenStream, test: TokenStream) -> TokenStream {
-    let mut reasons = Vec::new();
+    let (mut reasons, mut needs_guard) = (Vec::new(), false);
     for token in names {
         let TokenTree::Ident(name) = token else { continue };
         let name = name.to_string();
+        if name == GUARD {
+            needs_guard = true;
+            continue;
+        }
         match REQUIREMENTS.iter().find(|requirement| requirement.name == name) {
             Some(requirement) if requirement.is_missing() => reasons.push(requirement.needs),
             Some(_) => {}
@@ -133,8 +142,15 @@ pub fn requires(names: TokenStream, test: TokenStream) -> TokenStream {
         }
     }
     let mut marked = tracked_variables();
+    if needs_guard {
+        marked.extend(tokens(&format!(
+            "#[cfg_attr(not({HAS_GUARDS}), ignore = \"needs the guard of Linux\")]"
+        )));
+    }
     if !reasons.is_empty() {
-        marked.extend(tokens(&format!("#[ignore = {:?}]", format!("needs {}", reasons.join("; ")))));
+        let when = if needs_guard { HAS_GUARDS } else { "all()" };
+        let reason = format!("needs {}", reasons.join("; "));
+        marked.extend(tokens(&format!("#[cfg_attr({when}, ignore = {reason:?})]")));
     }
     marked.extend(test);
     marked

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::Subcommand;
 use ratatui::{
     DefaultTerminal, Frame,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
@@ -31,6 +32,20 @@ use super::{
     ps::{Sample, lines},
 };
 use crate::cli::{context::Context, terminal::ui::Ui};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Watch the daemon's servers and their events on the full screen; `q` quits.
+    Top,
+}
+
+impl Command {
+    pub(crate) async fn run(self, context: &Context<'_>) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Top => run(context).await,
+        }
+    }
+}
 
 /// Time between two looks at the servers.
 const EVERY: Duration = Duration::from_secs(1);
@@ -77,7 +92,7 @@ impl Tail {
     }
 }
 
-pub(crate) async fn run(context: &Context<'_>) -> anyhow::Result<ExitCode> {
+async fn run(context: &Context<'_>) -> anyhow::Result<ExitCode> {
     if !(io::stdin().is_terminal() && Ui::is_terminal()) {
         let help = Some("elsewhere: toolcrib ps --watch".to_owned());
         return Err(Error::input("`top` needs a terminal", help).into());

@@ -6,9 +6,8 @@ use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode};
 use clap::Args;
 use toolcrib::{
     Config, Endpoint, Env, Error, LlmClient, Outcome, ServerConfig, ServerName, StdioConfig,
-    cli_support::cut,
+    cli_support::{cut, run_files::new_run},
     run::{Run, parse_tasks},
-    run_files::new_run,
 };
 
 use super::{execute::execute, progress::ProgressArgs, summary};

@@ -13,10 +13,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use toolcrib::{
     Outcome, TaskReport,
-    cli_support::cut,
+    cli_support::{cut, run_files::RunActivity},
     llm::ModelTrouble,
     run::Totals,
-    run_files::RunActivity,
     task::{FailureReason, Reason},
 };
 

@@ -16,12 +16,11 @@ use std::{
 use clap::Args;
 use toolcrib::{
     Config, Endpoint, Env, Error, HttpClients, LlmClient, StdioConfig, Task,
-    cli_support::{nearest, origin_of},
+    cli_support::{nearest, origin_of, run_files::RunEnd},
     config::{AskedModel, ModelFlags, Scope, Secrets},
     llm::{DETECT_PORTS, detect},
     recording::CassettePlayer,
     run::{CASSETTE, Resume, TaskSet},
-    run_files::RunEnd,
 };
 
 use self::{judging::Judging, selection::Selection, settings::Settings};

@@ -3,10 +3,9 @@
 use std::{process::ExitCode, time::Duration};
 
 use toolcrib::{
-    cli_support::words as in_words,
+    cli_support::{run_files::RunEnd, words as in_words},
     report::OutcomeCounts,
     run::{JudgeTotals, RateOfK, RunSummary, SampleFigures, Totals},
-    run_files::RunEnd,
     task::{ExtractionReport, Timings},
 };
 

@@ -1,7 +1,7 @@
 //! The log of `TOOLCRIB_LOG`: spans and events as lines on stderr, one for the beginning of each span of ours and one
 //! for each event, with the task, server, tool, model and attempt of all spans around it.
 
-#[cfg(feature = "otlp")]
+#[cfg_attr(not(feature = "otlp"), path = "log/sending_off.rs")]
 mod sending;
 
 use std::{
@@ -73,30 +73,6 @@ pub(crate) fn start(full_screen: bool, counts: bool) -> Result<Sending, Error> {
 fn ours() -> FilterFn {
     let ours: fn(&Metadata<'_>) -> bool = |about| about.target() == OURS;
     filter_fn(ours).with_max_level_hint(LevelFilter::DEBUG)
-}
-
-/// Nothing is sent in this build.
-#[cfg(not(feature = "otlp"))]
-mod sending {
-    use toolcrib::Error;
-
-    use crate::cli::terminal::ui::Ui;
-
-    pub(crate) struct Sending;
-
-    #[expect(clippy::unused_self, reason = "the form of the one that sends")]
-    impl Sending {
-        #[expect(clippy::unnecessary_wraps, reason = "as with the feature `otlp`")]
-        pub(super) fn from_env() -> Result<Self, Error> {
-            Ok(Self)
-        }
-
-        pub(super) fn layer(&self) -> Option<tracing_subscriber::layer::Identity> {
-            None
-        }
-
-        pub(crate) fn end(self, _: &Ui) {}
-    }
 }
 
 /// Whether anything may be written.

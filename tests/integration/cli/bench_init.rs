@@ -1,6 +1,7 @@
 //! Tests `bench init` as a command: what it measures, draws, saves and compares, not how fast it is.
 
 use serde_json::Value;
+use toolcrib_guard::HAS_GUARDS;
 
 use crate::{
     support::browser::{SIZES, fits},
@@ -47,7 +48,7 @@ fn every_mode_reports_what_it_started_and_how_long() {
         assert_eq!(states[2], "failed", "{mode}");
         assert_eq!(states[0], if is_lazy { "parked" } else { "ready" }, "{mode}");
         assert_eq!(mode["first_call"].is_object(), is_lazy, "{mode}");
-        if cfg!(guarded) && !is_lazy {
+        if HAS_GUARDS && !is_lazy {
             assert!(mode["peak_rss_bytes"].as_u64().unwrap() > 0, "{mode}");
             assert!(mode["own_rss_bytes"].as_u64().unwrap() > 0, "{mode}");
             assert!(mode["own_cpu_ms"].as_f64().unwrap() > 0.0, "{mode}");

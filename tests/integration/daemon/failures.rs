@@ -85,7 +85,7 @@ fn every_command_reports_an_invalid_entry() {
     assert_ne!(crib.ok(&["call", "fix.pid"]), pid, "the restart was one");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn down_waits_for_the_servers_of_a_killed_daemon() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"ignore-eof\", \"ignore-term\"]\n");
@@ -102,7 +102,7 @@ fn down_waits_for_the_servers_of_a_killed_daemon() {
     assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn down_wakes_the_guards_of_a_killed_daemon() {
     let crib = Crib::new("[servers.fix]\ncommand = FIXTURE\nargs = [\"ignore-eof\", \"ignore-term\"]\n");
@@ -120,8 +120,7 @@ fn down_wakes_the_guards_of_a_killed_daemon() {
     assert_eq!(crib.files(), Vec::<std::path::PathBuf>::new());
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3))]
+#[toolcrib_testing::requires(guard, python3)]
 #[test]
 fn a_server_holding_a_dead_daemons_lock_blocks_nothing() {
     let crib = Crib::new(FIXTURE);

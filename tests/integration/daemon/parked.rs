@@ -35,7 +35,7 @@ fn a_wait_that_times_out_names_the_servers() {
     assert!(err(&waited).contains("within the time given: slow\n"), "{}", err(&waited));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn ps_counts_all_processes_and_their_cpu_time() {
     let crib =

@@ -27,7 +27,7 @@ fn said(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn the_daemon_refuses_sandboxed_servers() {
     let scratch = tempfile::tempdir().unwrap();
@@ -76,8 +76,7 @@ fn the_daemon_refuses_sandboxed_servers() {
     assert!(line.contains("greeting"), "{line}");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3))]
+#[toolcrib_testing::requires(guard, python3)]
 #[test]
 fn a_sandboxed_server_cannot_pose_as_the_daemon() {
     let scratch = tempfile::tempdir().unwrap();

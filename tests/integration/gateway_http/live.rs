@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use toolcrib_guard::HAS_GUARDS;
+
 use super::*;
 use crate::support::scrape::{check_with_promtool, get, value};
 
@@ -124,7 +126,7 @@ fn it_tells_of_servers_clients_and_calls() {
     // Echo, pid and sleep: what does not fit the schema does not get there.
     assert_eq!((&talks["calls"], &talks["software"]), (&json!(3), &json!("fixture 1")), "{talks}");
     assert!(talks["start"]["first_byte"].as_f64().unwrap() > 0.0 && talks["pid"].is_u64(), "{talks}");
-    assert_eq!(talks["memory"].as_u64().is_some_and(|bytes| bytes > 1 << 16), cfg!(guarded), "{talks}");
+    assert_eq!(talks["memory"].as_u64().is_some_and(|bytes| bytes > 1 << 16), HAS_GUARDS, "{talks}");
 
     let under_way = &state["calls"][0];
     assert_eq!((&under_way["asked"], &under_way["server"]), (&json!("sleep"), &json!("talks")));

@@ -29,7 +29,7 @@ fn kill(mut owner: Running) {
     owner.wait().unwrap();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn guards_end_all_servers_when_toolcrib_is_killed() {
     let lab = Lab::new();
@@ -39,7 +39,7 @@ fn guards_end_all_servers_when_toolcrib_is_killed() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn guards_end_all_servers_without_their_zygote() {
     let lab = Lab::new();
@@ -57,7 +57,7 @@ fn guards_end_all_servers_without_their_zygote() {
     wait_for("the end of the guard", || !is_running(guard));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn a_stopped_guard_is_woken_when_toolcrib_is_killed() {
     let lab = Lab::new();
@@ -71,7 +71,7 @@ fn a_stopped_guard_is_woken_when_toolcrib_is_killed() {
     wait_for("the end of the guard", || !is_running(guard));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn a_zygote_ends_with_its_owner() {
     let lab = Lab::new();
@@ -83,7 +83,7 @@ fn a_zygote_ends_with_its_owner() {
     wait_for("the end of the zygote", || !is_running(zygote));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn without_guards_the_next_start_sweeps_leftovers() {
     // Any start on this machine may find it first: only one of many has to be ours.
@@ -109,7 +109,7 @@ fn without_guards_the_next_start_sweeps_leftovers() {
     panic!("nobody said that it ended a leftover");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn servers_of_a_living_manager_are_not_swept() {
     let lab = Lab::new();
@@ -160,7 +160,7 @@ fn another_time_namespace_sweeps_nothing() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn a_stopped_guard_is_woken_by_the_next_start() {
     let lab = Lab::new();
@@ -175,8 +175,7 @@ fn a_stopped_guard_is_woken_by_the_next_start() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(freezer))]
+#[toolcrib_testing::requires(guard, freezer)]
 #[test]
 fn a_frozen_helper_is_ended_by_the_next_start() {
     use std::fs;
@@ -215,8 +214,7 @@ const UNDUMPABLE: &str = "import ctypes, os, sys, time\n\
     os.rename(sys.argv[1] + '.new', sys.argv[1])\n\
     time.sleep(600)\n";
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(root, python3))]
+#[toolcrib_testing::requires(guard, root, python3)]
 #[test]
 fn a_helper_that_is_not_dumpable_is_named_and_ended() {
     use std::os::unix::{fs::PermissionsExt, process::CommandExt};
@@ -281,8 +279,7 @@ const BLOCKER: &str = "import os, signal, sys, time\n\
     while time.monotonic() < end:\n    \
         for pid in (guard, zygote): os.kill(pid, signal.SIGSTOP)\n";
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3))]
+#[toolcrib_testing::requires(guard, python3)]
 #[test]
 fn a_blocked_guard_is_ended_by_the_next_start() {
     let lab = Lab::new();

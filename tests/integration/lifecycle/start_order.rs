@@ -200,7 +200,7 @@ async fn the_second_start_knows_fast_servers() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(guarded), ignore = "needs /proc")]
+#[cfg_attr(not(all(target_os = "linux", feature = "guard")), ignore = "needs /proc")]
 async fn servers_that_only_wait_need_no_slot_the_second_time() {
     let lab = Lab::new();
     let cores = std::thread::available_parallelism().unwrap().get();

@@ -14,6 +14,7 @@ use toolcrib::{
     config::Guard,
     process::{StopOutcome, TeardownScope},
 };
+use toolcrib_guard::HAS_GUARDS;
 
 use crate::support::{Lab, call, manager, say};
 
@@ -25,8 +26,9 @@ const SHORT: Duration = Duration::from_millis(200);
 /// Checks that a build without the feature `guard` has no guards, although Cargo unifies features.
 #[test]
 fn the_teardown_scope_follows_the_cargo_feature() {
-    let scope = TeardownScope::new(&Guard::Auto);
-    assert_eq!(matches!(scope, TeardownScope::Guard { .. }), cfg!(guarded), "{scope:?}");
+    let (scope, is_on) =
+        (TeardownScope::new(&Guard::Auto), cfg!(all(target_os = "linux", feature = "guard")));
+    assert_eq!(matches!(scope, TeardownScope::Guard { .. }), is_on, "{scope:?}");
 }
 
 fn runtimes() -> [(&'static str, Runtime); 2] {
@@ -271,7 +273,7 @@ async fn a_server_that_died_unnoticed_does_not_block_teardown() {
     let pid = say(&manager.toolbox(), "one", "pid").await.unwrap();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     // The shell sees its child end and follows; the helper stays until the teardown, but for the guard.
-    if cfg!(guarded) {
+    if HAS_GUARDS {
         lab.await_nobody();
     }
     let report = manager.shutdown().await;

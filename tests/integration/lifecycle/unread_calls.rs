@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
 use toolcrib::{CallOptions, ErrorCode, Result, ServerConfig, Toolbox};
+use toolcrib_guard::HAS_GUARDS;
 
 use crate::support::{Lab, call, manager, object, say, within};
 
@@ -53,7 +54,7 @@ async fn an_unread_call_is_run_once_by_the_next_process() {
         let (lost, (short, long)) = tokio::join!(lost, unread);
         assert!(lost.unwrap_err().to_string().contains("outcome unknown"), "{how}");
         // Where unread bytes cannot be taken back, the caller gets an error and the call is not sent again.
-        if cfg!(guarded) {
+        if HAS_GUARDS {
             assert_eq!((short.unwrap(), long.unwrap()), ("done".to_owned(), "done".to_owned()), "{how}");
         }
         assert!(manager.shutdown().await.survivors.is_empty());
@@ -117,7 +118,7 @@ async fn a_requested_restart_loses_no_unread_call() {
     let (busy, other) = tokio::join!(busy, other);
     assert!(busy.unwrap_err().to_string().contains("outcome unknown, it was sent once"));
     // It may not have been written when the restart began, but it was not read.
-    if cfg!(guarded) {
+    if HAS_GUARDS {
         assert_eq!(other.unwrap(), "done");
     }
     manager.shutdown().await;

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use toolcrib::{
     Config, Manager, Outcome,
+    cli_support::run_files::RunFiles,
     config::Secrets,
-    run_files::RunFiles,
     task::{FailureReason, Reason, Score, Target},
 };
 

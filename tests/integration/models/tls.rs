@@ -98,7 +98,7 @@ async fn model_over_http_2(listener: TcpListener, acceptor: TlsAcceptor) {
                     while let Some(chunk) = body.data().await {
                         body.flow_control().release_capacity(chunk.unwrap().len()).unwrap();
                     }
-                    let answer = hyper::Response::builder().header("content-type", "application/json");
+                    let answer = axum::http::Response::builder().header("content-type", "application/json");
                     let mut sent = respond.send_response(answer.body(()).unwrap(), false).unwrap();
                     sent.send_data(say("yes").to_string().into(), true).unwrap();
                 });

@@ -66,7 +66,7 @@ fn each_task_has_a_folder_of_its_own() {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn a_sandbox_opens_the_folder_of_its_task_alone() {
     let walls =

@@ -12,6 +12,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use toolcrib_guard::HAS_GUARDS;
+
 use crate::{
     support::crib::Crib,
     support::program::{Bench, Running, code, err, kept_in, up},
@@ -71,7 +73,7 @@ fn a_server_gets_three_pipes_and_default_signals() {
         let status = read("status");
         // By number less one: what `nohup` and jobs in the background have ignored is left as it is without a guard.
         let of_the_terminal = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 19 | 1 << 20 | 1 << 21;
-        let left = if guard == "off" || cfg!(not(guarded)) { of_the_terminal } else { 0 };
+        let left = if guard == "off" || !HAS_GUARDS { of_the_terminal } else { 0 };
         assert_eq!(
             (signals(&status, "SigIgn") & !left, signals(&status, "SigBlk")),
             (0, 0),
@@ -192,8 +194,7 @@ fn a_setuid_program_serves_as_no_guard() {
     assert!(err(&output).contains("unrecognized subcommand"), "{output:?}");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(setuid))]
+#[toolcrib_testing::requires(guard, setuid)]
 #[test]
 fn a_guard_refuses_requests_of_another_user() {
     let (_folder, copy) = copy(env!("CARGO_BIN_EXE_toolcrib"), 0o755);
@@ -203,8 +204,7 @@ fn a_guard_refuses_requests_of_another_user() {
     assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{output:?}");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(setuid, setpriv))]
+#[toolcrib_testing::requires(guard, setuid, setpriv)]
 #[test]
 fn a_helper_that_became_another_user_is_reported() {
     let (folder, setpriv) = copy("/usr/bin/setpriv", 0o4755);
@@ -241,8 +241,7 @@ fn a_helper_that_became_another_user_is_reported() {
     wait_for("the end of its guard", || !is_running(guard));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(pid_namespace))]
+#[toolcrib_testing::requires(guard, pid_namespace)]
 #[test]
 fn a_foreign_pid_namespace_in_proc_is_reported() {
     let bench = Bench::new("[servers.one]\ncommand = FIXTURE\n");
@@ -260,7 +259,7 @@ fn a_foreign_pid_namespace_in_proc_is_reported() {
     assert!(text.contains("shows another PID namespace"), "{text}");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn a_similar_mark_ends_no_other_server() {
     let lab = Lab::new();

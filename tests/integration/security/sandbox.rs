@@ -10,6 +10,7 @@ use toolcrib::{
     Config, Endpoint, Manager, ServerConfig, StdioConfig,
     config::{Guard, Sandbox},
 };
+use toolcrib_guard::HAS_GUARDS;
 
 use crate::support::{Lab, call, manager};
 
@@ -55,7 +56,7 @@ async fn refused_help(server: ServerConfig, looking: bool) -> String {
     help
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_sandboxed_server_works_and_reaches_listed_files() {
     let lab = Lab::new();
@@ -72,8 +73,7 @@ async fn a_sandboxed_server_works_and_reaches_listed_files() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(linux_6_12))]
+#[toolcrib_testing::requires(guard, linux_6_12)]
 #[tokio::test]
 async fn a_sandboxed_server_cannot_end_its_guard() {
     let lab = Lab::new();
@@ -94,8 +94,7 @@ fn python_of(environment: &Path) -> Vec<PathBuf> {
     vec![python, library]
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(public_servers, git))]
+#[toolcrib_testing::requires(guard, public_servers, git)]
 #[tokio::test(flavor = "multi_thread")]
 async fn public_servers_work_in_a_sandbox_of_their_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers");
@@ -136,7 +135,7 @@ async fn public_servers_work_in_a_sandbox_of_their_folder() {
     assert!(stopped.survivors.is_empty(), "{:?}", stopped.survivors);
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_server_over_its_memory_limit_is_reported() {
     let lab = Lab::new();
@@ -154,7 +153,7 @@ async fn a_server_over_its_memory_limit_is_reported() {
 #[tokio::test]
 async fn without_a_guard_a_confined_server_does_not_start() {
     let lab = Lab::new();
-    let guards: &[_] = if cfg!(guarded) { &[Guard::Off] } else { &[Guard::Off, Guard::Auto] };
+    let guards: &[_] = if HAS_GUARDS { &[Guard::Off] } else { &[Guard::Off, Guard::Auto] };
     for guard in guards {
         for is_sandboxed in [true, false] {
             let confined = server(&lab, "true", |child| match is_sandboxed {
@@ -169,7 +168,7 @@ async fn without_a_guard_a_confined_server_does_not_start() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn limits_that_cannot_be_enforced_are_errors() {
     let lab = Lab::new();
@@ -187,7 +186,7 @@ async fn limits_that_cannot_be_enforced_are_errors() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn sandbox_errors_name_the_missing_permission() {
     let lab = Lab::new();
@@ -224,7 +223,7 @@ fn in_its_folder(lab: &Lab, script: &str) -> ServerConfig {
     server
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn planted_links_open_nothing_at_the_next_start() {
     let lab = Lab::new();
@@ -250,7 +249,7 @@ async fn planted_links_open_nothing_at_the_next_start() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     let lab = Lab::new();
@@ -268,8 +267,7 @@ async fn a_program_linked_from_a_write_folder_is_named_and_works() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test]
 async fn a_virtual_environment_in_a_write_folder_works() {
     let lab = Lab::new();
@@ -293,7 +291,7 @@ async fn a_virtual_environment_in_a_write_folder_works() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_runner_in_a_sandbox_is_not_recorded() {
     let lab = Lab::new();
@@ -329,7 +327,7 @@ async fn a_runner_in_a_sandbox_is_not_recorded() {
     lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn the_memory_limit_holds_for_root() {
     let lab = Lab::new();

@@ -88,6 +88,7 @@ struct RequestParams {
     max_tokens: Option<u32>,
     prefill: Option<String>,
     session: Option<String>,
+    extra_body: Option<Map<String, Value>>,
 }
 
 impl Models {
@@ -141,7 +142,7 @@ fn shared(error: &Error) -> Error {
 
 impl RequestParams {
     fn read(self) -> Result<ChatRequest> {
-        let Self { messages, tools, tool_choice, max_tokens, prefill, session } = self;
+        let Self { messages, tools, tool_choice, max_tokens, prefill, session, extra_body } = self;
         let messages = Message::conversation(&messages).map_err(invalid)?;
         let tools = tools.iter().map(tool).collect::<std::result::Result<Vec<_>, _>>().map_err(invalid)?;
         let mode = match tool_choice.as_deref() {
@@ -156,6 +157,7 @@ impl RequestParams {
         request.max_tokens = max_tokens;
         request.prefill = prefill.map(Into::into);
         request.session = session.map(Into::into);
+        request.extra_body = extra_body.map(Into::into);
         Ok(request)
     }
 }
@@ -249,6 +251,19 @@ fn answered(answer: &ChatAnswer) -> Value {
     let mut value = serde_json::to_value(answer).unwrap_or_default();
     value["message"] = answer.message().to_json();
     value["cost_usd"] = json!(answer.cost_usd());
+    let attempts = answer.attempts.iter().map(|attempt| {
+        json!({
+            "client": attempt.client,
+            "class": attempt.class,
+            "status": attempt.status,
+            "message": attempt.message,
+            "waited_ms": ms(attempt.waited),
+            "queued_ms": ms(attempt.queued),
+            "took_ms": ms(attempt.took),
+            "hint_ms": attempt.hint.map(ms),
+        })
+    });
+    value["attempts"] = attempts.collect();
     value["timings"] = json!({
         "queue_ms": ms(answer.timings.queue),
         "model_ms": ms(answer.timings.model),

@@ -43,7 +43,7 @@ fn left(folder: &Path) -> Vec<String> {
     lines.chain(files.filter(|file| file.starts_with(&place))).collect()
 }
 
-#[cfg_attr(not(feature = "guard"), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[test]
 fn no_process_survives_any_ending() {
     let servers = "helper-holds-stdout,daemon,fork-storm,session-hopper,everything,deaf-helper";
@@ -58,8 +58,7 @@ fn no_process_survives_any_ending() {
 }
 
 /// A trial counts only if its server was forked, or is not because its template hangs: then the owner says so.
-#[cfg_attr(not(feature = "guard"), ignore = "needs the guard of Linux")]
-#[cfg_attr(feature = "guard", toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[test]
 fn no_fork_of_a_template_survives_any_ending() {
     let (code, score, errors) =

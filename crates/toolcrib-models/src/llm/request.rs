@@ -80,6 +80,9 @@ pub struct ChatRequest {
     /// whose server can do that ([`LlmConfig::prefill`](toolcrib_core::LlmConfig::prefill)) send it without blanks at its end,
     /// and the answer begins with it; all others leave it out.
     pub prefill: Option<Arc<str>>,
+    /// Members that are added to the body of this request, after those of
+    /// [`LlmConfig::extra_body`](toolcrib_core::LlmConfig::extra_body), in the format of its endpoint: `response_format`, say.
+    pub extra_body: Option<Arc<Map<String, Value>>>,
     /// Id that related requests share, for [`LlmConfig::session_header`](toolcrib_core::LlmConfig::session_header). It makes no
     /// difference to the answer.
     pub session: Option<Arc<str>>,

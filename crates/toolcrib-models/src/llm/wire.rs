@@ -103,6 +103,11 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
     let messages = (config.api != LlmApi::Messages).then(|| call_ids::different(&request.messages)).flatten();
     let different = messages.map(|messages| ChatRequest { messages, ..request.clone() });
     let request = different.as_ref().unwrap_or(request);
+    if let Some(key) =
+        request.extra_body.as_ref().and_then(|more| OWN.iter().find(|key| more.contains_key(**key)))
+    {
+        return Err(format!("`extra_body.{key}` cannot be set: requests carry their own"));
+    }
     let mut body = match config.api {
         LlmApi::Chat => chat::encode(request, config),
         LlmApi::Completions => completions::encode(request, config)?,
@@ -116,7 +121,8 @@ pub(super) fn encode(request: &ChatRequest, config: &LlmConfig) -> Result<Value,
             body.insert("stream_options".into(), json!({"include_usage": true}));
         }
     }
-    for (key, value) in &config.extra_body {
+    for (key, value) in config.extra_body.iter().chain(request.extra_body.iter().flat_map(|more| more.iter()))
+    {
         body.insert(key.clone(), value.clone());
     }
     if config.api == LlmApi::Messages {

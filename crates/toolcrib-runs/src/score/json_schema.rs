@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{bounded, catalog::ValueSchema};
+use crate::{bounded, catalog::check::ValueSchema};
 
-pub(super) use crate::catalog::CHECK_STACK as STACK;
+pub(super) use crate::catalog::check::CHECK_STACK as STACK;
 
 /// Largest file of a schema.
 const LONGEST: u64 = 16 << 20;

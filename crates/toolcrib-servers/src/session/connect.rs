@@ -1,7 +1,7 @@
 //! Connects to one server: process or URL or memory, handshake, tool list, each phase timed.
 
 pub(super) mod accept_tools;
-#[cfg(feature = "builtin")]
+#[cfg_attr(not(feature = "builtin"), path = "connect/builtin_server_off.rs")]
 mod builtin_server;
 pub(super) mod facts;
 pub(super) mod failure;
@@ -55,21 +55,6 @@ use crate::{
     task::PageExtractor,
     tool::ServerName,
 };
-
-/// In a build without built-in servers.
-#[cfg(not(feature = "builtin"))]
-mod builtin_server {
-    use std::path::Path;
-
-    use super::{AbortOnDropHandle, ConnectContext, Pipes};
-
-    pub(super) fn serve(
-        (name, ..): (&str, &[String], &Path),
-        _: &ConnectContext,
-    ) -> Result<(Pipes, AbortOnDropHandle<()>), String> {
-        Err(format!("the built-in server `{name}` is not part of this build (cargo feature `builtin`)"))
-    }
-}
 
 /// How long the last words of a server that has left are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -210,49 +195,62 @@ impl ServerProcess {
 /// Called for each process that a start creates.
 pub type OnProcess<'a> = &'a (dyn Fn(SpawnedProcess) + Sync);
 
-/// Connects to `config`, within its start limit, in whichever era it answers; its lists go to `list_check`. Everything
-/// that was begun is ended before an error returns.
-async fn connect_as_configured(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
+/// A server to connect to, and what its start needs whichever way it is made.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectRequest<'a> {
+    /// The server with the values of its task.
+    config: &'a ServerConfig,
+    /// The same before the values of its task were put in.
+    configured: &'a ServerConfig,
+    connect_context: &'a ConnectContext,
+    /// Gets its lists.
+    list_check: &'a ToolListCheck,
+    /// The era that it spoke before.
     known: Option<Era>,
-    on_process: OnProcess<'_>,
-    hints: StartHints<'_>,
-) -> Result<Connection, Failure> {
-    let of_task = connect_context.of_task(config)?;
-    let (configured, config) = (config, of_task.as_deref().unwrap_or(config));
-    let known = known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy));
-    let forked =
-        templating::connect(config, configured, connect_context, list_check, known, on_process, hints);
-    if let Some(connected) = forked.await {
-        return connected;
-    }
-    let deadline = Instant::now() + config.startup_timeout;
-    in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await
+    on_process: OnProcess<'a>,
+    hints: StartHints<'a>,
 }
 
-/// Connects to `config` until `deadline`, in whichever era it answers.
+impl<'a> ConnectRequest<'a> {
+    /// The same request with another command for the server.
+    fn with(self, configured: &'a ServerConfig) -> Self {
+        Self { config: configured, configured, ..self }
+    }
+}
+
+/// Connects within the start limit, in whichever era the server answers. Everything that was begun is ended before an error
+/// returns.
+async fn connect_as_configured(request: ConnectRequest<'_>) -> Result<Connection, Failure> {
+    let ConnectRequest { configured, connect_context, .. } = request;
+    let of_task = connect_context.of_task(configured)?;
+    let request = ConnectRequest {
+        config: of_task.as_deref().unwrap_or(configured),
+        known: request.known.or(connect_context.client.identity.era.filter(|era| *era == Era::Legacy)),
+        ..request
+    };
+    if let Some(connected) = templating::connect(request).await {
+        return connected;
+    }
+    in_its_era(request, Instant::now() + request.config.startup_timeout, None).await
+}
+
+/// Connects until `deadline`, in whichever era the server answers.
 async fn in_its_era(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
-    known: Option<Era>,
+    request: ConnectRequest<'_>,
     deadline: Instant,
-    on_process: OnProcess<'_>,
     spawning: Option<&Spawning<'_>>,
 ) -> Result<Connection, Failure> {
-    match attempt(config, connect_context, list_check, known, deadline, on_process, spawning).await {
+    let ConnectRequest { config, known, .. } = request;
+    match attempt(request, deadline, spawning).await {
         // A server of the old era may leave at the sight of a question it does not know.
         Err(failure) if known.is_none() && failure.left_at_probe => {
             tracing::info!(server = %config.name, "the server ended at `server/discover`: it is started again with `initialize`");
-            attempt(config, connect_context, list_check, Some(Era::Legacy), deadline, on_process, spawning)
-                .await
+            attempt(ConnectRequest { known: Some(Era::Legacy), ..request }, deadline, spawning).await
         }
         // What it spoke once it may speak no more.
         Err(failure) if known.is_some() && failure.is_misunderstanding() => {
             tracing::info!(server = %config.name, "speaks another revision than before");
-            attempt(config, connect_context, list_check, None, deadline, on_process, spawning).await
+            attempt(ConnectRequest { known: None, ..request }, deadline, spawning).await
         }
         outcome => outcome,
     }
@@ -272,14 +270,11 @@ fn in_this_process(
 }
 
 async fn attempt(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
-    known: Option<Era>,
+    request: ConnectRequest<'_>,
     deadline: Instant,
-    on_process: OnProcess<'_>,
     spawning: Option<&Spawning<'_>>,
 ) -> Result<Connection, Failure> {
+    let ConnectRequest { config, connect_context, list_check, known, on_process, .. } = request;
     let mut clock = PhaseClock::new();
     let truncator = Truncator::new(config, &connect_context.outputs);
     let tap = connect_context.new_wire_log(&config.name);

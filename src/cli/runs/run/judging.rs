@@ -5,9 +5,9 @@ use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
 use clap::Args;
 use toolcrib::{
     Config, Env, Error, HttpClients, LlmClient, LlmConfig,
+    cli_support::run_files::RunEnd,
     report::write_junit,
     run::{Run, RunSummary},
-    run_files::RunEnd,
 };
 
 use crate::cli::{runs::summary, terminal::ui::Ui};

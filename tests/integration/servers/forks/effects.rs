@@ -59,8 +59,7 @@ if __name__ == '__main__':
 ";
 const COUNT: usize = 6;
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_has_nothing_that_another_import_did() {
     let lab = PythonLab::new(&[]);
@@ -101,8 +100,7 @@ async fn a_fork_has_nothing_that_another_import_did() {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn variables_that_python_sets_at_its_start_stay() {
     let lab = PythonLab::new(&[]);

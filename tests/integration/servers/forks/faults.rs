@@ -25,15 +25,13 @@ fn pids(told: &[Value]) -> Vec<&Value> {
     told.iter().map(|said| &said["pid"]).collect()
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_succeed_while_their_template_is_killed() {
     starts_succeed_beside("KILL", 2).await;
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_succeed_while_their_template_is_stopped() {
     starts_succeed_beside("STOP", 2).await;
@@ -72,8 +70,7 @@ async fn starts_succeed_beside(name: &str, rounds: usize) {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_succeed_while_an_import_of_a_template_hangs() {
     let lab = PythonLab::new(&["slow_lib"]);

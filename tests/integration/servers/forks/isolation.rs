@@ -24,8 +24,7 @@ fn own_words(number: usize) -> [String; 4] {
 }
 
 /// The parts of a process that are to be of one server alone.
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_one_server_is_seen_in_another() {
     let lab = PythonLab::new(&[]);
@@ -152,8 +151,7 @@ fn words_in_memory(pid: u64, words: &[String]) -> Option<Vec<String>> {
 }
 
 /// Checks that a fork has what many servers use: loops, threads, TLS, processes.
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_has_loops_threads_tls_and_processes() {
     let lab = PythonLab::new(&[]);
@@ -172,8 +170,7 @@ async fn a_fork_has_loops_threads_tls_and_processes() {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(numpy))]
+#[toolcrib_testing::requires(guard, numpy)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_imports_numpy_and_forks_draw_numbers_anew() {
     let lab = PythonLab::with_numpy();
@@ -190,8 +187,7 @@ async fn a_template_imports_numpy_and_forks_draw_numbers_anew() {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(numpy))]
+#[toolcrib_testing::requires(guard, numpy)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seed_that_an_import_gives_numpy_holds_in_forks() {
     let lab = PythonLab::with_numpy();

@@ -25,8 +25,7 @@ if __name__ == '__main__':
     tool_server.serve({'tell': lambda: {'forked': tool_server.was_forked()}, 'end': lambda: os._exit(EXIT)})
 ";
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_only_if_forked_is_not_forked_again() {
     let lab = PythonLab::new(&[]);
@@ -52,8 +51,7 @@ async fn a_server_that_ends_only_if_forked_is_not_forked_again() {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_either_way_is_forked_again() {
     let lab = PythonLab::new(&[]);
@@ -70,8 +68,7 @@ async fn a_server_that_ends_either_way_is_forked_again() {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_differs_at_each_start_is_not_blamed_on_forks() {
     let lab = PythonLab::new(&[]);
@@ -97,8 +94,7 @@ if __name__ == '__main__':
 }
 
 /// Servers that take a while by themselves, whose template hangs.
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_have_their_own_time_after_a_template_that_hangs() {
     let lab = PythonLab::new(&["slow_lib"]);

@@ -36,8 +36,7 @@ fn forked(manager: &Manager) -> usize {
     manager.toolbox().status().iter().filter(|row| row.is_forked).count()
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_restarted_together_are_forked() {
     let lab = PythonLab::new(&[]);
@@ -70,8 +69,7 @@ async fn servers_that_are_restarted_together_are_forked() {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_wave_of_loans_waits_for_the_template() {
     let lab = PythonLab::new(&[]);
@@ -93,8 +91,7 @@ async fn a_first_wave_of_loans_waits_for_the_template() {
     lab.lab.await_nobody();
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(python3_venv))]
+#[toolcrib_testing::requires(guard, python3_venv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn spares_are_forked_and_lent_once() {
     let lab = PythonLab::new(&[]);

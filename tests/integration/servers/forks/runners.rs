@@ -28,8 +28,7 @@ fn server(lab: &Lab) -> ServerConfig {
     server
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
-#[cfg_attr(guarded, toolcrib_testing::requires(uv))]
+#[toolcrib_testing::requires(guard, uv)]
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_uvx_are_forked() {
     let lab = Lab::new();

@@ -26,7 +26,7 @@ use crate::config::{
     },
 };
 use crate::{
-    bounded,
+    address, bounded,
     error::{ConfigError, Result},
     tool::ServerName,
 };
@@ -308,7 +308,7 @@ fn sandbox(raw: &RawSandbox, vars: &mut Vars<'_>) -> Result<Sandbox> {
 }
 
 fn http(url: &Text, headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<HttpEndpoint> {
-    let mut endpoint = HttpEndpoint::new(address(url, vars, Vars::expand)?);
+    let mut endpoint = HttpEndpoint::new(checked_address(url, vars, Vars::expand)?);
     endpoint.headers = checked_headers(headers, vars)?;
     Ok(endpoint)
 }
@@ -341,38 +341,19 @@ fn checked_headers(headers: &[(String, Text)], vars: &mut Vars<'_>) -> Result<BT
     Ok(checked)
 }
 
-fn address<'a>(
+fn checked_address<'a>(
     text: &Text,
     vars: &mut Vars<'a>,
     expand: impl Fn(&mut Vars<'a>, &Text) -> Result<String>,
 ) -> Result<String> {
     let url = expand(vars, text)?;
     secrets::in_url(&url, &mut vars.secrets);
-    let Some(problem) = address_problem(&url) else { return Ok(url) };
+    let Some(problem) = address::problem(&url) else { return Ok(url) };
     let help = match text.key.starts_with("llm") {
         true => "write it as in \"http://127.0.0.1:8080/v1\"",
         false => "write it as in \"https://example.com/mcp\"",
     };
     Err(fault(vars, text, problem, Some(help)))
-}
-
-#[cfg(feature = "http")]
-pub(in crate::config) fn address_problem(url: &str) -> Option<String> {
-    Some(match url::Url::parse(url) {
-        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
-            "is not an http:// or https:// address".into()
-        }
-        Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
-        Ok(_) => return None,
-        Err(_) if !url.contains("://") => "begins with neither http:// nor https://".into(),
-        Err(error) => format!("is not an address: {error}"),
-    })
-}
-
-/// Finds no problem: without the feature `http` no address is used.
-#[cfg(not(feature = "http"))]
-pub(in crate::config) fn address_problem(_: &str) -> Option<String> {
-    None
 }
 
 fn expand_all(texts: &[Text], vars: &mut Vars<'_>) -> Result<Vec<String>> {
@@ -454,7 +435,7 @@ fn build_llm(raw: RawLlm, vars: &mut Vars<'_>) -> Result<LlmDraft> {
     let base_url = match &raw.base_url {
         None if llm.model.starts_with("script:") => None,
         None => Some(no_url),
-        Some(url) => match address(url, vars, Vars::expand_open) {
+        Some(url) => match checked_address(url, vars, Vars::expand_open) {
             Ok(url) => {
                 llm.base_url = Some(url.trim_end_matches('/').to_owned());
                 llm.written.url = raw.base_url.as_ref().map(|text| text.value.clone());

@@ -29,7 +29,7 @@ use crate::{
 const MAX_FILE: u64 = 64 << 20;
 
 mod clients;
-#[cfg(feature = "import")]
+#[cfg_attr(not(feature = "import"), path = "import/formats_off.rs")]
 mod formats;
 pub(crate) mod plain;
 mod server;
@@ -46,20 +46,6 @@ mod tests;
 
 pub use clients::{ClientEntry, McpClient};
 pub use write::import_toml;
-
-/// The formats of a build without the feature `import`, which reads TOML alone.
-#[cfg(not(feature = "import"))]
-mod formats {
-    use super::{Node, Result, SourceLocation};
-
-    pub(super) fn jsonc(_: &str, origin: &SourceLocation) -> Result<Node> {
-        let what = "cannot be imported: this build reads no JSON and no YAML".to_owned();
-        let help = "build toolcrib with the cargo feature `import`".to_owned();
-        Err(origin.error(1, None, what, Some(help)))
-    }
-
-    pub(super) use jsonc as yaml;
-}
 
 /// Folders that tools keep inside a project.
 const FOLDERS: [&str; 13] = [

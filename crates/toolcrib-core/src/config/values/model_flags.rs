@@ -7,7 +7,8 @@ use indexmap::IndexMap;
 
 use super::models::OWN;
 use crate::{
-    config::{Config, Env, LlmApi, LlmConfig, check::validate},
+    address,
+    config::{Config, Env, LlmApi, LlmConfig},
     error::Error,
 };
 
@@ -219,7 +220,7 @@ pub struct ModelDrafts {
 
 /// An address without a slash at its end.
 fn checked(url: &str, place: &str) -> Result<String, Arc<Error>> {
-    match validate::address_problem(url.trim()) {
+    match address::problem(url.trim()) {
         None => Ok(url.trim().trim_end_matches('/').to_owned()),
         // It is not repeated: it may hold a password.
         Some(problem) => {

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::config::NamePattern;
-
-#[cfg(feature = "http")]
-mod address;
+use crate::{address, config::NamePattern};
 
 /// Bytes that all rules together may look at in one call. Each text counts for [`OF_TEXT`] besides its own bytes, each number
 /// for [`OF_NUMBER`]. The bytes of a text that may be an address count [`OF_FORMS`] times more, because it is read in all its
@@ -94,8 +91,6 @@ impl Look {
                     return Ok(true);
                 }
                 self.take(OF_FORMS * text.len())?;
-                // Without it a configuration with rules on arguments is refused.
-                #[cfg(feature = "http")]
                 for form in address::forms(text) {
                     self.take(form.len())?;
                     if pattern.is_match(&form) {

@@ -256,7 +256,7 @@ fn thought(message: &Message) -> Option<&Thinking> {
 /// The whole request in a canonical form, independent of the order of keys in its schemas.
 fn key(request: &ChatRequest) -> Key {
     // Taken apart in full: a field that is added later cannot be forgotten here.
-    let ChatRequest { messages, tools, tool_mode, max_tokens, prefill, session: _ } = request;
+    let ChatRequest { messages, tools, tool_mode, max_tokens, prefill, extra_body, session: _ } = request;
     let tools = tools.iter().map(|tool| {
         json!([tool.name, tool.description, Value::Object((*tool.parameters).clone()), tool.strict])
     });
@@ -266,6 +266,7 @@ fn key(request: &ChatRequest) -> Key {
         tool_mode.name(),
         max_tokens,
         prefill,
+        extra_body.as_deref(),
         messages.iter().filter_map(thought).collect::<Vec<_>>(),
     ]);
     Sha256::digest(canonical(whole)).into()

@@ -13,6 +13,9 @@ pub(in crate::llm) fn parts(request: &ChatRequest, config: &LlmConfig) -> Result
     if request.prefilled(config).is_some() {
         return Err("a prefilled answer cannot share a request".into());
     }
+    if request.extra_body.is_some() {
+        return Err("a request with members of its own cannot share one".into());
+    }
     let mut body = completions::encode(request, config)?;
     body.extend(config.extra_body.clone());
     for key in ["n", "best_of"] {

@@ -2,7 +2,7 @@
 //! through it, with a look at what that was; and not at all if its package is not the one of the lockfile.
 
 use super::{
-    Connection, OnProcess, StartHints,
+    ConnectRequest, Connection, OnProcess, StartHints,
     accept_tools::ToolListCheck,
     connect_as_configured,
     failure::{Cause, Failure, OtherPackage},
@@ -26,33 +26,29 @@ pub(in crate::session) async fn connect(
     on_process: OnProcess<'_>,
     hints: StartHints<'_>,
 ) -> Result<Connection, Failure> {
-    let connected = connect_reviewed(config, connect_context, known, on_process, hints).await;
-    connected.map_err(|failure| failure.without(&connect_context.secrets))
-}
-
-async fn connect_reviewed(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    known: Option<Era>,
-    on_process: OnProcess<'_>,
-    hints: StartHints<'_>,
-) -> Result<Connection, Failure> {
     // By the server as it is configured, which is all that is known of it while it is parked.
     let list_check = &ToolListCheck::new(config, connect_context);
+    let configured = config;
+    let request =
+        ConnectRequest { config, configured, connect_context, list_check, known, on_process, hints };
+    connect_reviewed(request).await.map_err(|failure| failure.without(&connect_context.secrets))
+}
+
+async fn connect_reviewed(request: ConnectRequest<'_>) -> Result<Connection, Failure> {
+    let ConnectRequest { config, connect_context, .. } = request;
     let cached = match &config.endpoint {
         Endpoint::Stdio(spec) => connect_context.launcher.with_caches(spec).map(|spec| config.starting(spec)),
         Endpoint::Http(_) | Endpoint::Builtin { .. } | Endpoint::Local(_) => None,
     };
     let config = cached.as_ref().unwrap_or(config);
-    let Endpoint::Stdio(spec) = &config.endpoint else {
-        return connect_as_configured(config, connect_context, list_check, known, on_process, hints).await;
-    };
+    let request = request.with(config);
+    let Endpoint::Stdio(spec) = &config.endpoint else { return connect_as_configured(request).await };
     let Some(review) = Review::of(config, spec, connect_context) else {
-        return start((config, spec), connect_context, list_check, known, on_process, hints).await;
+        return start(spec, request).await;
     };
     // Checked before the start, so that no unreviewed package runs, as far as the package is known.
     review.check(None).await.map_err(|other| Failure::other_package(&other))?;
-    let connection = start((config, spec), connect_context, list_check, known, on_process, hints).await?;
+    let connection = start(spec, request).await?;
     let direct = connection.launch.as_ref().is_some_and(|launch| launch.direct);
     let Some(process) = connection.process.as_ref().filter(|_| review.by_runner && !direct) else {
         return Ok(connection);
@@ -118,24 +114,18 @@ impl Session {
     }
 }
 
-/// Starts `spec`, the process of `config`. One that is started without its runner and does not come up is started
+/// Starts `spec`, the process of the server. One that is started without its runner and does not come up is started
 /// once more, through the runner, with a limit of its own. One that only takes too long is not: its runner would not
 /// make it faster. Nor is one that the lockfile refuses.
-async fn start(
-    (config, spec): (&ServerConfig, &StdioConfig),
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
-    known: Option<Era>,
-    on_process: OnProcess<'_>,
-    hints: StartHints<'_>,
-) -> Result<Connection, Failure> {
+async fn start(spec: &StdioConfig, request: ConnectRequest<'_>) -> Result<Connection, Failure> {
+    let ConnectRequest { config, connect_context, .. } = request;
     let Some((launch, direct)) = plan(spec, connect_context).await else {
-        return connect_as_configured(config, connect_context, list_check, known, on_process, hints).await;
+        return connect_as_configured(request).await;
     };
     let mut failed = None;
     if let Some(direct) = direct {
         let direct = config.starting(direct);
-        match connect_as_configured(&direct, connect_context, list_check, known, on_process, hints).await {
+        match connect_as_configured(request.with(&direct)).await {
             Ok(mut connection) => {
                 connection.launch = Some(launch.report());
                 return Ok(connection);
@@ -153,8 +143,7 @@ async fn start(
             }
         }
     }
-    let mut connection =
-        connect_as_configured(config, connect_context, list_check, known, on_process, hints).await?;
+    let mut connection = connect_as_configured(request).await?;
     if let Some(process) = &connection.process {
         let (live, took) = (live(process), connection.phases.total());
         // The words of its process have the values of the task.

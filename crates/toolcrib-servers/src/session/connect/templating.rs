@@ -13,10 +13,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
-use super::{
-    Connection, OnProcess, StartHints, accept_tools::ToolListCheck, failure::Failure, handshake::Era,
-    in_its_era, spawn,
-};
+use super::{ConnectRequest, Connection, failure::Failure, in_its_era, spawn};
 use crate::session::{ConnectContext, SessionEvent};
 pub(in crate::session) use crate::template::Counted;
 pub use crate::template::Templates;
@@ -147,13 +144,9 @@ async fn take_again(turn: Option<&dyn StartTurn>) -> Duration {
     began.elapsed()
 }
 
-/// Returns how `config` could be forked. `configured` is the same before the values of a task were put in. `None`: it cannot be.
-async fn plan(
-    config: &ServerConfig,
-    configured: &ServerConfig,
-    connect_context: &ConnectContext,
-    hints: StartHints<'_>,
-) -> Option<Arc<Planned>> {
+/// Returns how the server could be forked. `None`: it cannot be.
+async fn plan(request: ConnectRequest<'_>) -> Option<Arc<Planned>> {
+    let ConnectRequest { config, configured, connect_context, hints, .. } = request;
     let (Endpoint::Stdio(spec), Endpoint::Stdio(configured)) = (&config.endpoint, &configured.endpoint)
     else {
         return None;
@@ -163,8 +156,7 @@ async fn plan(
     if !templates.concerns(spec) {
         return None;
     }
-    let StartHints { takes, turn: _ } = hints;
-    let repeats = repeats(config);
+    let (takes, repeats) = (hints.takes, repeats(config));
     let (spec, configured) = (spec.clone(), configured.clone());
     let looking = move || {
         let is_own = templates.is_own(&spec, &configured);
@@ -237,45 +229,21 @@ pub async fn expect(servers: impl Iterator<Item = &ServerConfig>, connect_contex
     let _ = tokio::task::spawn_blocking(looking).await;
 }
 
-/// Connects to `config`, forked if that is quicker. `configured` is the same before the values of a task were put in. `None`: it cannot
-/// be forked, and nothing was begun. Everything that was begun is ended before an error returns.
-pub(super) async fn connect(
-    config: &ServerConfig,
-    configured: &ServerConfig,
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
-    known: Option<Era>,
-    on_process: OnProcess<'_>,
-    hints: StartHints<'_>,
-) -> Option<Result<Connection, Failure>> {
-    let planned = plan(config, configured, connect_context, hints).await?;
+/// Connects to a server, forked if that is quicker. `None`: it cannot be forked, and nothing was begun. Everything that was begun is
+/// ended before an error returns.
+pub(super) async fn connect(request: ConnectRequest<'_>) -> Option<Result<Connection, Failure>> {
+    let planned = plan(request).await?;
     // Its future is large, and most servers have no template.
-    let connecting: BoxFuture<'_, _> = Box::pin(connect_planned(
-        config,
-        connect_context,
-        list_check,
-        known,
-        on_process,
-        planned,
-        hints.turn,
-    ));
+    let connecting: BoxFuture<'_, _> = Box::pin(connect_planned(request, planned));
     Some(connecting.await)
 }
 
-/// Connects to `config`, forked as `planned` if that is quicker. Everything that was begun is ended before an error returns.
-async fn connect_planned(
-    config: &ServerConfig,
-    connect_context: &ConnectContext,
-    list_check: &ToolListCheck,
-    known: Option<Era>,
-    on_process: OnProcess<'_>,
-    planned: Arc<Planned>,
-    turn: Option<&dyn StartTurn>,
-) -> Result<Connection, Failure> {
-    let spawning = Spawning::new(&planned, turn);
+/// Connects to a server, forked as `planned` if that is quicker. Everything that was begun is ended before an error returns.
+async fn connect_planned(request: ConnectRequest<'_>, planned: Arc<Planned>) -> Result<Connection, Failure> {
+    let ConnectRequest { config, connect_context, hints, .. } = request;
+    let spawning = Spawning::new(&planned, hints.turn);
     let deadline = Instant::now() + config.startup_timeout;
-    let forked =
-        in_its_era(config, connect_context, list_check, known, deadline, on_process, Some(&spawning)).await;
+    let forked = in_its_era(request, deadline, Some(&spawning)).await;
     let why = match forked {
         Ok(mut connection) if spawning.is_forked() => {
             let seen = fingerprint(&connection);
@@ -305,10 +273,9 @@ async fn connect_planned(
         Err(failure) if !spawning.is_forked() || failure.is_final() => return Err(failure),
         Err(failure) => Some(failure.in_short().to_owned()),
     };
-    let queue = take_again(turn).await;
+    let queue = take_again(hints.turn).await;
     let deadline = Instant::now() + config.startup_timeout;
-    let mut connection =
-        in_its_era(config, connect_context, list_check, known, deadline, on_process, None).await?;
+    let mut connection = in_its_era(request, deadline, None).await?;
     if let Some(why) = why {
         warn(config, connect_context, &planned, &why);
         *spawning.why() = Some(Why::Off(why.clone()));

@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Connection, OnProcess, StartHints, accept_tools::ToolListCheck, failure::Failure, handshake::Era,
-};
+use super::{ConnectRequest, Connection, failure::Failure};
 use crate::session::ConnectContext;
 use crate::{
     config::{Secrets, ServerConfig, StdioConfig},
@@ -84,15 +82,7 @@ impl Spawning<'_> {
 }
 
 /// Begins nothing: no server can be forked.
-pub(super) async fn connect(
-    _: &ServerConfig,
-    _: &ServerConfig,
-    _: &ConnectContext,
-    _: &ToolListCheck,
-    _: Option<Era>,
-    _: OnProcess<'_>,
-    _: StartHints<'_>,
-) -> Option<Result<Connection, Failure>> {
+pub(super) async fn connect(_: ConnectRequest<'_>) -> Option<Result<Connection, Failure>> {
     None
 }
 

@@ -116,7 +116,7 @@ async fn why_after(planned: &Planned, limit: u64, patience: Duration) -> Why {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn the_first_start_of_a_version_is_an_ordinary_one() {
     let house = House::new();
@@ -138,7 +138,7 @@ async fn the_first_start_of_a_version_is_an_ordinary_one() {
     assert_eq!(templates.examine(&never, facts).err().unwrap(), "`template` is false");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_that_does_not_answer_delays_a_start_shortly() {
     let house = House::new();
@@ -157,7 +157,7 @@ async fn a_template_that_does_not_answer_delays_a_start_shortly() {
     assert!(matches!(&given_up, Why::Failed(why) if why.contains("did not fork")), "{given_up:?}");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn templates_end_with_their_manager() {
     let house = House::new();
@@ -182,7 +182,7 @@ async fn templates_end_with_their_manager() {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_is_started_again_without_some_modules() {
     let house = House::new();
@@ -200,7 +200,7 @@ async fn a_template_is_started_again_without_some_modules() {
     until("remembered", || kept.memory_of(&planned.key.hash()).avoid == ["a", "b"]).await;
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_program_that_imports_more_gets_its_own_template() {
     let house = House::new();
@@ -237,7 +237,7 @@ async fn a_program_that_imports_more_gets_its_own_template() {
     );
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_that_fails_is_told() {
     let house = House::new();
@@ -255,7 +255,7 @@ async fn a_template_that_fails_is_told() {
     }
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_that_is_killed_is_noticed() {
     let house = House::new();
@@ -268,7 +268,7 @@ async fn a_template_that_is_killed_is_noticed() {
     until("noticed", || only(&templates).state == TemplateState::None).await;
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn expected_servers_are_those_that_may_be_forked() {
     let house = House::new();
@@ -286,7 +286,7 @@ async fn expected_servers_are_those_that_may_be_forked() {
     assert!(state.slot().kept(Instant::now() + IDLE).is_none());
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn what_becomes_secret_later_reaches_no_template() {
     let house = House::new();
@@ -312,7 +312,7 @@ async fn what_becomes_secret_later_reaches_no_template() {
     assert_eq!(only(&templates).state, TemplateState::None, "this start began before");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_of_one_task_alone_is_not_made() {
     let house = House::new();
@@ -344,7 +344,7 @@ async fn a_template_of_one_task_alone_is_not_made() {
     assert!(!templates.is_own(&placed("/h", "/t/1"), &placed("/h", "/\0task_dir\0")));
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn only_servers_that_may_be_forked_are_imported_for() {
     let house = House::new();
@@ -359,7 +359,7 @@ async fn only_servers_that_may_be_forked_are_imported_for() {
     assert!(state.slot().entries.is_empty());
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn all_waits_of_a_start_have_one_limit() {
     let house = House::new();
@@ -389,7 +389,7 @@ async fn all_waits_of_a_start_have_one_limit() {
     assert!(elapsed < Duration::from_secs(30), "it was stopped");
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_that_sleeps_while_it_imports_holds_nobody_up() {
     let house = House::new();
@@ -400,7 +400,7 @@ async fn a_template_that_sleeps_while_it_imports_holds_nobody_up() {
     assert_eq!(only(&templates).state, TemplateState::Starting);
 }
 
-#[cfg_attr(not(guarded), ignore = "needs the guard of Linux")]
+#[toolcrib_testing::requires(guard)]
 #[tokio::test]
 async fn a_template_that_sleeps_is_lost_at_once() {
     let house = House::new();

@@ -1,4 +1,4 @@
-//! Normalises an address to the forms in which servers may read it.
+//! Addresses of servers and models: what is wrong with one, its host and port, and the forms in which servers may read it.
 //!
 //! Servers differ: some join slashes that stand together before they follow `..`, some after it, and what a proxy has
 //! decoded the server behind it decodes again. So there are several forms, and a rule that knows one of them knows the
@@ -12,8 +12,27 @@ const MAX_PATH: usize = 64 * 1024;
 /// How often something is decoded.
 const MAX_DECODED: usize = 4;
 
+/// The reason why `url` cannot be used, if there is one.
+pub(crate) fn problem(url: &str) -> Option<String> {
+    Some(match Url::parse(url) {
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+            "is not an http:// or https:// address".into()
+        }
+        Ok(parsed) if !parsed.has_host() => "is an address without a host".into(),
+        Ok(_) => return None,
+        Err(_) if !url.contains("://") => "begins with neither http:// nor https://".into(),
+        Err(error) => format!("is not an address: {error}"),
+    })
+}
+
+/// The host and the port of an address.
+pub(crate) fn host_and_port(url: &str) -> (Option<String>, Option<u16>) {
+    let Ok(url) = Url::parse(url) else { return (None, None) };
+    (url.host_str().map(str::to_owned), url.port_or_known_default())
+}
+
 /// The normal forms of `text`; none if it is no address. One without a scheme counts if it begins with a host name.
-pub(super) fn forms(text: &str) -> Vec<String> {
+pub(crate) fn forms(text: &str) -> Vec<String> {
     let mut forms = Vec::new();
     for text in decoded(text) {
         let text = text.trim_matches(is_around);

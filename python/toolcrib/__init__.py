@@ -1,0 +1,54 @@
+"""toolcrib: tool servers, agents and runs for Python programs.
+
+>>> import asyncio, toolcrib
+>>> async def main():
+...     async with toolcrib.Manager({"servers": {"calc": {"builtin": "calc"}}}) as m:
+...         return (await m.call_tool("calc", "evaluate", {"expression": "2^200"})).text
+>>> asyncio.run(main())
+'1606938044258990275541962092341162602522202993782792835301376'
+
+A child process, the host, owns all servers of this process. It ends with this process, however that ends, and so do they.
+``toolcrib.sync`` has the same for programs without an event loop.
+"""
+
+from ._errors import (
+    ArgumentsInvalid,
+    CallTimeout,
+    ConfigError,
+    ForkedError,
+    HostDied,
+    ModelError,
+    NotFound,
+    ServerLost,
+    StartError,
+    ToolcribError,
+)
+from ._find import find_binary
+from ._manager import Agent, LlmClient, Manager, Run, run
+from ._types import Event, ModelAnswer, RunSummary, StopReport, TaskReport, Tool, ToolResult
+
+__all__ = [
+    "Agent",
+    "ArgumentsInvalid",
+    "CallTimeout",
+    "ConfigError",
+    "Event",
+    "ForkedError",
+    "HostDied",
+    "LlmClient",
+    "Manager",
+    "ModelAnswer",
+    "ModelError",
+    "NotFound",
+    "Run",
+    "RunSummary",
+    "ServerLost",
+    "StartError",
+    "StopReport",
+    "TaskReport",
+    "Tool",
+    "ToolResult",
+    "ToolcribError",
+    "find_binary",
+    "run",
+]

@@ -1,0 +1,100 @@
+"""Channels: MCP endpoints of a manager's servers inside of this process, for other frameworks."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator
+
+from ._core import HostObject, ManagerCore
+from ._pending import Pending
+from ._stream import Stream
+
+
+class Channel(HostObject):
+    """One MCP client's connection to the servers of a manager."""
+
+    def __init__(self, manager: ManagerCore, server: str | None) -> None:
+        super().__init__("c")
+        self._manager, self._server = manager, server
+        #: Messages of the endpoint, as JSON objects.
+        self.messages: Stream[dict[str, Any]] = Stream()
+
+    async def open(self) -> None:
+        self._manager._opened()
+        messages = self.messages
+
+        def handle(method: str, params: dict[str, Any], reply: Any) -> None:
+            if method == "channel.message":
+                messages.put(params["message"])
+            else:
+                messages.end()
+
+        host = self._open(handle)
+        params: dict[str, Any] = {"manager": self._manager._name, "channel": self._name}
+        if self._server is not None:
+            params["server"] = self._server
+        try:
+            await Pending(host.request("channel.open", params), lambda _: None)
+        except BaseException:
+            self._close()
+            raise
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a message to the endpoint."""
+        self._opened().notify("channel.message", {"channel": self._name, "message": message})
+
+    def close(self) -> None:
+        self.messages.end()
+        if self._host is not None:
+            self._close()
+
+
+@asynccontextmanager
+async def mcp_streams(manager: ManagerCore, server: str | None = None) -> AsyncIterator[tuple[Any, Any]]:
+    """A pair of streams for ``mcp.ClientSession``, as the transports of the MCP SDK give it.
+
+    The session sees all servers with tools named ``SERVER__TOOL``, or one ``server`` with its own names. No process is started.
+    Needs the packages ``mcp`` and ``anyio``, which come together.
+    """
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp.types import JSONRPCMessage
+
+    channel = Channel(manager, server)
+    await channel.open()
+    to_session, read = anyio.create_memory_object_stream[Any](0)
+    write, from_session = anyio.create_memory_object_stream[Any](0)
+
+    async def receive() -> None:
+        async with to_session:
+            async for message in channel.messages:
+                try:
+                    await to_session.send(SessionMessage(JSONRPCMessage.model_validate(message)))
+                except anyio.BrokenResourceError:
+                    return
+
+    async def send() -> None:
+        async with from_session:
+            async for message in from_session:
+                channel.send(message.message.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(receive)
+        group.start_soon(send)
+        try:
+            async with read, write:
+                yield read, write
+        finally:
+            channel.close()
+            group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def mcp_session(manager: ManagerCore, server: str | None = None, **options: Any) -> AsyncIterator[Any]:
+    """An initialized ``mcp.ClientSession`` on the servers of a manager. ``options`` are those of the session."""
+    from mcp import ClientSession
+
+    async with mcp_streams(manager, server) as (read, write):
+        async with ClientSession(read, write, **options) as session:
+            await session.initialize()
+            yield session

@@ -1,0 +1,140 @@
+"""Errors, each with the stable code that toolcrib gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ToolcribError(Exception):
+    """A failure that toolcrib reports.
+
+    ``str(error)`` has the failure, its causes, and what to do next.
+    """
+
+    #: The stable code, such as ``config_invalid``, ``tool_not_found``, ``call_timeout`` or ``session_lost``.
+    code: str
+    #: The server concerned, if one is.
+    server: str | None
+    #: The phase that the server was in.
+    phase: str | None
+    #: The failure in words.
+    message: str
+    #: Why, in one line each, outermost first.
+    causes: list[str]
+    #: The last lines of the server's stderr.
+    stderr_tail: list[str]
+    #: Advice on what to do next.
+    help: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "internal",
+        server: str | None = None,
+        phase: str | None = None,
+        causes: list[str] | None = None,
+        stderr_tail: list[str] | None = None,
+        help: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.server, self.phase, self.message = code, server, phase, message
+        self.causes, self.stderr_tail, self.help = causes or [], stderr_tail or [], help
+
+    def __str__(self) -> str:
+        lines = [self.message, *(f"  caused by: {cause}" for cause in self.causes)]
+        lines += [f"  stderr: {line}" for line in self.stderr_tail]
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restored, (type(self), self.message, self.__dict__))
+
+
+class ConfigError(ToolcribError):
+    """The configuration cannot be used."""
+
+
+class StartError(ToolcribError):
+    """Required servers did not start. :attr:`failures` has an error for each."""
+
+    failures: list[ToolcribError]
+
+    def __init__(self, message: str, *, failures: list[ToolcribError] | None = None, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.failures = failures or []
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"- {failure}" for failure in self.failures)])
+
+
+class NotFound(ToolcribError):
+    """There is no such server or tool, or the configuration denies it. Nothing was sent."""
+
+
+class ArgumentsInvalid(ToolcribError):
+    """The arguments do not fit the tool's schema, or a parameter cannot be used. Nothing was sent."""
+
+
+class CallTimeout(ToolcribError):
+    """The tool did not answer in time. The session goes on; the call may have run."""
+
+
+class ServerLost(ToolcribError):
+    """The server died, or its outcome is unknown. The message says whether the call may have run."""
+
+
+class ModelError(ToolcribError):
+    """The model gave no answer."""
+
+
+class HostDied(ToolcribError):
+    """The host has ended. Its servers have ended with it."""
+
+
+class ForkedError(ToolcribError):
+    """The object belongs to the parent of this process: a forked child has to make its own."""
+
+
+_BY_CODE: dict[str, type[ToolcribError]] = {
+    "config_invalid": ConfigError,
+    "variable_unset": ConfigError,
+    "server_not_found": NotFound,
+    "tool_not_found": NotFound,
+    "tool_denied": NotFound,
+    "arguments_invalid": ArgumentsInvalid,
+    "call_timeout": CallTimeout,
+    "server_exited": ServerLost,
+    "session_lost": ServerLost,
+    "stdout_garbage": ServerLost,
+    "outcome_unknown": ServerLost,
+    "llm_rate_limited": ModelError,
+    "llm_failed": ModelError,
+    "context_too_long": ModelError,
+    "no_answer": ModelError,
+}
+
+
+def from_data(message: str, data: Any) -> ToolcribError:
+    """The error that the host describes."""
+    if not isinstance(data, dict):
+        return ToolcribError(message)
+    more: dict[str, Any] = {
+        "code": data.get("code", "internal"),
+        "server": data.get("server"),
+        "phase": data.get("phase"),
+        "causes": data.get("cause"),
+        "stderr_tail": data.get("stderr_tail"),
+        "help": data.get("help"),
+    }
+    if "failures" in data:
+        failures = [from_data(failure.get("message", ""), failure) for failure in data["failures"]]
+        return StartError(message, failures=failures, **more)
+    return _BY_CODE.get(more["code"], ToolcribError)(message, **more)
+
+
+def _restored(kind: type[ToolcribError], message: str, members: dict[str, Any]) -> ToolcribError:
+    error = kind(message)
+    error.__dict__.update(members)
+    return error

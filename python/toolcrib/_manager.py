@@ -1,0 +1,321 @@
+"""Managers, agents, runs and model clients for programs with an event loop."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+
+from . import _errors, _types
+from ._channel import mcp_session
+from ._config import Config, config_params
+from ._core import LlmCore, ManagerCore, Progress, RunCore, Scorer, _same, running_loop
+from ._pending import Pending
+from ._stream import Stream
+
+
+class Manager(ManagerCore):
+    """All servers of one configuration, running.
+
+    ``async with Manager("servers.toml") as m`` starts every server at once and stops them at the end. Servers end with this
+    process, however it ends. A manager can be used from several event loops and threads.
+
+    Args:
+        config: the path of a ``servers.toml``, or its tables and keys as a mapping (``{"servers": {...}}``, or ``{"mcpServers":
+            {...}}`` as other clients have it). ``None``: found as the command line finds it.
+        servers: more servers by name: ``StdioServerParameters`` of the MCP SDK, tables of ``servers.toml``, or addresses.
+        functions: functions of this program as tools, by the name of their server: ``{"math": [add, multiply]}``.
+        only: names or patterns of the servers that are wanted.
+        profile: the profile of the configuration.
+        set: settings in place of those of the configuration, as ``"defaults.call_timeout=10s"``.
+        env: variables for ``${NAME}`` in the configuration. The default: those of this process.
+        cwd: the folder that relative paths start from. The default: the current one.
+        locked: refuse servers whose tools differ from ``toolcrib.lock``.
+    """
+
+    async def start(self) -> Manager:
+        """Starts all servers.
+
+        Raises:
+            StartError: a required server did not start; nothing is left running.
+            ConfigError: the configuration cannot be used.
+        """
+        await self._begin_start(running_loop())
+        return self
+
+    async def shutdown(self) -> _types.StopReport:
+        """Asks every server to leave, all at once, and ends those that do not. Calls under way are cancelled."""
+        return await self._begin_shutdown()
+
+    async def __aenter__(self) -> Manager:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._host is not None:
+            try:
+                await self.shutdown()
+            except _errors.HostDied:
+                # Its guards have ended the servers. An error that came first says more.
+                if error is None:
+                    raise
+
+    def tools(self) -> list[_types.Tool]:
+        """The tools of all servers, in stable order, as they were at the start or the last :meth:`list_tools`."""
+        return list(self._tools)
+
+    async def list_tools(self) -> list[_types.Tool]:
+        """The tools of all servers at this moment."""
+        self._tools = await self._begin_tools()
+        return list(self._tools)
+
+    async def call_tool(
+        self,
+        server: str,
+        tool: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+        check: bool = True,
+    ) -> _types.ToolResult:
+        """Calls a tool. A tool's own error is a result with ``is_error``.
+
+        Args:
+            server: the server; or, without ``tool``, the tool as ``SERVER.TOOL`` or ``SERVER__TOOL``.
+            tool: the tool.
+            arguments: checked against the tool's schema first, unless ``check`` is false.
+            timeout: seconds. The default: the server's ``call_timeout``.
+            progress: called with ``(progress, total, message)`` in the receiving thread: it must not block.
+
+        Cancelling the awaiting task tells the server to cancel; the tool may have run. If the manager is shut down meanwhile, the
+        awaiting task is cancelled.
+
+        Raises:
+            NotFound, ArgumentsInvalid: nothing was sent.
+            CallTimeout: the session goes on.
+            ServerLost: the message says whether the call may have run.
+        """
+        if tool is None:
+            return await self._begin_call(None, server, arguments, timeout, progress, check)
+        return await self._begin_call(server, tool, arguments, timeout, progress, check)
+
+    async def request(
+        self, server: str, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Sends any other request of MCP to a server, such as ``resources/list``; the result as the server gave it."""
+        return await self._begin_request(server, method, params, timeout)
+
+    async def read_resource(self, server: str, uri: str, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """The contents of a resource."""
+        result = await self._begin_request(server, "resources/read", {"uri": uri}, timeout)
+        contents: list[dict[str, Any]] = result["contents"]
+        return contents
+
+    async def prompt(
+        self, server: str, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """A prompt of a server, filled in: ``messages``, and perhaps a ``description``."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        result: dict[str, Any] = await self._begin_request(server, "prompts/get", params, timeout)
+        return result
+
+    async def status(self) -> list[dict[str, Any]]:
+        """Each server at this moment: ``state``, ``pid``, ``restarts``, ``calls``, ``p50_ms``, …"""
+        rows: list[dict[str, Any]] = await self._ask("status", lambda result: result["servers"])
+        return rows
+
+    async def wait(self, server: str) -> None:
+        """Waits until a server that is being started can be called."""
+        await self._ask("wait", _same, server=server)
+
+    async def restart(self, server: str) -> None:
+        """Restarts a server."""
+        await self._ask("restart", _same, server=server)
+
+    async def apply(self, config: Config) -> dict[str, Any]:
+        """Goes over to another configuration: only servers that changed are touched.
+
+        Returns what was done: names in ``added``, ``removed``, ``restarted``, ``unchanged``, and ``failures``.
+        """
+        result = await self._begin_apply(config)
+        self._tools = [_types.tool(raw) for raw in result.pop("tools")]
+        return result
+
+    def mcp_session(self, server: str | None = None, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """An initialized ``mcp.ClientSession`` on all servers, with tools named ``SERVER__TOOL``, or on one of them with its own
+        names: for frameworks that take a session. No process is started. Needs the package ``mcp``."""
+        return mcp_session(self, server, **options)
+
+    def agent(
+        self,
+        llm: LlmClient | None = None,
+        *,
+        tools: Sequence[str] | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **settings: Any,
+    ) -> Agent:
+        """An agent on these servers.
+
+        Args:
+            llm: the model. The default: ``[llm]`` of the configuration.
+            tools: patterns of the tools that it may use, as ``"web.*"``.
+            on_event: called with each event of its tasks in the receiving thread: it must not block.
+            settings: keys of the table ``[agent]``: ``system``, ``max_turns``, … In place of that table.
+        """
+        return Agent(self, llm, tools, on_event, settings)
+
+    def run(
+        self,
+        tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
+        llm: LlmClient | None = None,
+        *,
+        score: Scorer | None = None,
+        jobs: int | None = None,
+        k: int | None = None,
+        out: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Run:
+        """Runs a file of tasks, or tasks, on these servers: ``async for event in m.run(...)``, or ``summary = await m.run(...)``.
+
+        Args:
+            tasks: a file (JSON lines, JSON, CSV, YAML), or questions and tasks.
+            llm: the model. The default: ``[llm]`` of the configuration.
+            score: scores each answer, from 0 to 1: a function or coroutine of the task and its report.
+            jobs: tasks at once.
+            k: how often each task is carried out.
+            out: the folder of all runs. The default: ``runs``.
+            options: ``until_pass``, ``resume`` (``"interrupted"``, ``"errored"``, ``{"run": ID}``), ``record``, ``replay``, ``budget``
+                (``{"usd": 5}``), ``allow_commands``, ``limit``, ``filter``, ``events`` (events of agents, too).
+        """
+        run = Run({"manager": self._name}, tasks, llm, {"score": score, "jobs": jobs, "k": k, "out": out, **options})
+        return run
+
+
+class Agent:
+    """Carries out tasks: asks the model, calls the tools, until it answers. Any number at once."""
+
+    def __init__(
+        self,
+        manager: ManagerCore,
+        llm: LlmCore | None,
+        tools: Sequence[str] | None,
+        on_event: Callable[[dict[str, Any]], None] | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._manager, self._llm, self._tools = manager, llm, tools
+        self._on_event, self._settings = on_event, settings
+
+    async def run(
+        self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None
+    ) -> _types.TaskReport:
+        """Carries out a question, or a task as a file has it. Every failure is in the report.
+
+        Args:
+            task: the question or task.
+            target: the right answer, by which it is scored.
+            timeout: seconds for all of it.
+        """
+        return await self._begin(task, target, timeout)
+
+    def _begin(
+        self, task: str | Mapping[str, Any], target: Any, timeout: float | None
+    ) -> Pending[_types.TaskReport]:
+        if target is not None:
+            task = {"id": "question", **({"input": task} if isinstance(task, str) else task), "target": target}
+        return self._manager._begin_agent(task, self._llm, self._settings, self._tools, timeout, self._on_event)
+
+
+class Run(RunCore):
+    """A run under way. Its events come by ``async for``; awaiting it gives the summary."""
+
+    @property
+    def events(self) -> Stream[_types.Event]:
+        """What happens: ``opened``, ``server``, ``servers_started``, ``warning``, ``agent``, and ``task_ended`` with a report."""
+        return self._stream
+
+    def __aiter__(self) -> AsyncIterator[_types.Event]:
+        return self._stream
+
+    def __await__(self) -> Generator[Any, Any, _types.RunSummary]:
+        return self._summary().__await__()
+
+
+def run(
+    config: Config,
+    tasks: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]],
+    llm: LlmClient | None = None,
+    **options: Any,
+) -> Run:
+    """Runs tasks on servers that are started for the run, and stopped at its end. Options as of :meth:`Manager.run`, and
+    ``only``, ``profile``, ``set``, ``env``, ``cwd`` as of :class:`Manager`."""
+    keys = ("servers", "only", "profile", "set", "env", "cwd")
+    read = {key: options.pop(key) for key in keys if key in options}
+    return Run({"config": config_params(config, **read)}, tasks, llm, options)
+
+
+class LlmClient(LlmCore):
+    """A model, ready to be asked: an in-flight limit of its own only if one is set, short and capped retries.
+
+    Args:
+        base_url: the endpoint, up to and including ``/v1``.
+        model: the model's name there, or ``script:FILE``.
+        config, client: in their place a configuration, and the name of a client in its ``[llm]``.
+        settings: keys of the table ``[llm]``: ``api_key``, ``max_in_flight``, ``retry``, ``cache``, ``temperature``, …
+
+    Raises:
+        ConfigError: the settings cannot be used. No request is made yet.
+    """
+
+    async def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        on_delta: Callable[[dict[str, Any]], None] | None = None,
+        **options: Any,
+    ) -> _types.ModelAnswer:
+        """Asks the model.
+
+        Args:
+            messages: a question, or messages of the OpenAI chat API.
+            timeout: seconds after which no answer is wanted, retries included.
+            on_delta: called with each piece of the answer in the receiving thread: it must not block.
+            options: ``tools``, ``tool_choice``, ``max_tokens``, ``prefill``, ``session``, and
+                ``extra_body``: members for the body of the request, such as ``response_format``.
+
+        Raises:
+            ModelError: there is no answer, after all retries.
+        """
+        return await self._begin_chat(messages, timeout, on_delta, options)
+
+    async def generate_batch(
+        self, requests: Iterable[Any], *, timeout: float | None = None
+    ) -> list[_types.ModelAnswer | _errors.ToolcribError]:
+        """Asks all requests at once. One outcome for each, in their order: an answer, or its own error, which is not raised."""
+        outcomes, done = self._begin_batch(requests, timeout)
+        await done
+        return [outcome for _, outcome in sorted(outcomes, key=lambda one: one[0])]
+
+    def stream_batch(
+        self, requests: Iterable[Any], *, timeout: float | None = None
+    ) -> Stream[tuple[int, _types.ModelAnswer | _errors.ToolcribError]]:
+        """Asks all requests at once; each outcome with the index of its request as soon as it is there."""
+        return self._begin_batch(requests, timeout)[0]
+
+    async def stats(self) -> dict[str, Any]:
+        """Counters: ``request_count``, ``cache_hits``, ``retries``, ``p50_ms``, ``peak``, ``usage``, …"""
+        return await self._begin_stats()
+
+    async def close(self) -> None:
+        """Ends requests under way, and lets go of the client."""
+        await self._begin_close()
+
+    async def __aenter__(self) -> LlmClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._host is not None:
+            await self.close()
