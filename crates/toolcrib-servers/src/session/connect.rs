@@ -293,8 +293,7 @@ async fn attempt(
             }
         }
         Endpoint::Builtin { name, args, base } => {
-            let (pipes, task) = builtin_server::serve((name, args, base), connect_context)
-                .map_err(|why| Failure::spawn(why, None))?;
+            let (pipes, task) = builtin_server::serve((name, args, base), connect_context)?;
             clock.spawned(pipes.reader.first_byte());
             let health = Health::new(&pipes, None, &connect_context.secrets);
             let reader = StdioReader::new(pipes, None, Rpc::new((health.clone(), truncator, tap), messages));
