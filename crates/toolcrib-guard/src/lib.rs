@@ -54,8 +54,8 @@ mod confinement;
 mod error;
 mod file_limit;
 mod inherited;
-mod launcher;
 pub mod inspect;
+mod launcher;
 #[cfg(guarded)]
 mod linux;
 pub mod marks;
