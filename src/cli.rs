@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin` |
-//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
+//! | `setup` | `check`, `completions`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
@@ -45,6 +45,7 @@ use self::{
     servers::{builtin::Builtin, call::Call, prompt::Prompt, read::Read, serve::Serve, tools::Tools, up::Up},
     setup::{
         check::Check,
+        completions::{self, Completions},
         doctor::Doctor,
         import::Import,
         install::Install,
@@ -241,6 +242,12 @@ enum Command {
     /// it is, with its comments; the file before is kept as FILE.bak-toolcrib. A file that cannot be understood is not
     /// changed.
     Install(Install),
+    /// Print the script by which a shell completes command lines of toolcrib.
+    ///
+    /// Servers, tools, arguments of tools, profiles and runs are completed, too: from servers.toml, from the tool lists of
+    /// earlier starts and from the folder of runs. Nothing is started for it.
+    #[command(alias = "completion", after_help = completions::USE)]
+    Completions(Completions),
     /// Measure the start of servers by phase, or calls.
     #[command(subcommand)]
     Bench(Bench),
@@ -253,6 +260,9 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
+    if let Some(code) = completions::answer() {
+        return code;
+    }
     // The daemon has no terminal. Its starter may have inherited files and signals: servers must not get them.
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
@@ -358,6 +368,7 @@ impl Command {
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
             Self::Import(import) => import.run(context),
             Self::Install(install) => install.run(context),
+            Self::Completions(completions) => completions.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
             Self::Builtin(builtin) => context.in_runtime(builtin.run()),
             Self::Daemon(daemon) => context.in_runtime(daemon.run(context)),

@@ -1,6 +1,7 @@
 //! Commands around a configuration: what it imports, installs, locks, logs in at and requires of the machine.
 
 pub(super) mod check;
+pub(super) mod completions;
 pub(super) mod doctor;
 pub(super) mod import;
 pub(super) mod install;
