@@ -7,5 +7,6 @@ pub(super) mod import;
 pub(super) mod install;
 pub(super) mod lock;
 pub(super) mod login;
+pub(super) mod schema;
 pub(super) mod trust;
 pub(super) mod warm;

@@ -10,6 +10,7 @@ mod install;
 mod log;
 mod newcomer;
 mod resources;
+mod schema;
 mod signals;
 mod tokens;
 mod warm;

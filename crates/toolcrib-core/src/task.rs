@@ -26,6 +26,8 @@ mod page_extractor;
 mod planned_call;
 #[cfg(feature = "agents")]
 mod report;
+#[cfg(test)]
+mod schema;
 #[doc(hidden)]
 pub mod score;
 mod timings;
@@ -57,6 +59,7 @@ use crate::error::ErrorCode;
 
 /// One line of a task file: something for an agent to do, or tool calls to make without any model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Task {
     /// Unique in its file; becomes part of the result's path. Empty: numbered by line.
@@ -150,6 +153,7 @@ impl Task {
 
 /// The question to the model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Input {
     /// One user message.
@@ -160,6 +164,7 @@ pub enum Input {
 
 /// The expected answer or answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Target {
     /// One right answer.
@@ -180,6 +185,7 @@ impl Target {
 
 /// When an agent must stop. `None` means: as configured under `[agent]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Model requests.
