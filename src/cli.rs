@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin`, `host` |
-//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
+//! | `setup` | `check`, `completions`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `schema`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
@@ -49,11 +49,13 @@ use self::{
     },
     setup::{
         check::Check,
+        completions::{self, Completions},
         doctor::Doctor,
         import::Import,
         install::Install,
         lock::Lock,
         login::{Login, Logout},
+        schema::Schema,
         trust::AllowConfig,
         warm::Warm,
     },
@@ -244,6 +246,18 @@ enum Command {
     /// it is, with its comments; the file before is kept as FILE.bak-toolcrib. A file that cannot be understood is not
     /// changed.
     Install(Install),
+    /// Print the JSON Schema of servers.toml, or of a line of a task file, for editors.
+    ///
+    /// Editors with Even Better TOML (VS Code) or taplo (Neovim, Helix, Zed) complete keys, show what they mean, and mark mistakes:
+    ///
+    /// `toolcrib schema > servers.schema.json`, and as the first line of servers.toml: `#:schema ./servers.schema.json`
+    Schema(Schema),
+    /// Print the script by which a shell completes command lines of toolcrib.
+    ///
+    /// Servers, tools, arguments of tools, profiles and runs are completed, too: from servers.toml, from the tool lists of
+    /// earlier starts and from the folder of runs. Nothing is started for it.
+    #[command(alias = "completion", after_help = completions::USE)]
+    Completions(Completions),
     /// Measure the start of servers by phase, or calls.
     #[command(subcommand)]
     Bench(Bench),
@@ -259,6 +273,9 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
+    if let Some(code) = completions::answer() {
+        return code;
+    }
     // The daemon has no terminal. Its starter may have inherited files and signals: servers must not get them.
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
@@ -364,6 +381,8 @@ impl Command {
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
             Self::Import(import) => import.run(context),
             Self::Install(install) => install.run(context),
+            Self::Schema(schema) => Ok(schema.run()),
+            Self::Completions(completions) => completions.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
             Self::Host(host) => host.run(context),
             Self::Builtin(builtin) => context.in_runtime(builtin.run()),

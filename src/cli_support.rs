@@ -37,6 +37,19 @@ pub fn unknown_name(message: String, help: String) -> crate::Error {
     crate::error::RemoteError::error(crate::ErrorCode::ToolNotFound, message, Some(help))
 }
 
+/// The tools that servers of `config` offered last, where that is known; `wanted` says of which servers. Nothing is started.
+pub fn known_tools(
+    config: &crate::Config,
+    wanted: impl Fn(&crate::ServerName) -> bool,
+) -> impl Iterator<Item = (crate::ServerName, Vec<crate::Tool>)> {
+    let cache = config.cache_folder.as_deref().map(crate::catalog::CatalogCache::new);
+    let servers = config.servers.iter().filter(move |(name, _)| wanted(name));
+    servers.filter_map(move |(name, entry)| {
+        let server = entry.server.as_ref().ok()?;
+        Some((name.clone(), cache.as_ref()?.last_offered(server)))
+    })
+}
+
 /// The files of a folder in which other programs keep the servers of a project.
 pub fn foreign_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     crate::config::foreign_files(folder)

@@ -1,10 +1,12 @@
 //! Commands around a configuration: what it imports, installs, locks, logs in at and requires of the machine.
 
 pub(super) mod check;
+pub(super) mod completions;
 pub(super) mod doctor;
 pub(super) mod import;
 pub(super) mod install;
 pub(super) mod lock;
 pub(super) mod login;
+pub(super) mod schema;
 pub(super) mod trust;
 pub(super) mod warm;

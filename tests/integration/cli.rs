@@ -3,6 +3,7 @@
 mod bench_call;
 mod bench_init;
 mod commands;
+mod completions;
 mod first_use;
 mod host;
 mod input_errors;
@@ -10,6 +11,7 @@ mod install;
 mod log;
 mod newcomer;
 mod resources;
+mod schema;
 mod signals;
 mod tokens;
 mod warm;

@@ -166,6 +166,10 @@ pub(in crate::config) fn parse(
     if let (Ok(config), Some(file)) = (&mut parsed, &origin.file) {
         config.contents.add(file, Some(text.as_bytes()));
     }
+    #[cfg(all(test, feature = "schema"))]
+    if overrides.is_empty() {
+        crate::config::example::schema::check::compare(text, origin, &parsed);
+    }
     if overrides.set.is_empty() || fault(&parsed).is_none() {
         return parsed;
     }
