@@ -96,6 +96,7 @@ Environment variables:
   TOOLCRIB_CONFIG=FILE          like --config
   OTEL_EXPORTER_OTLP_ENDPOINT=URL   send spans to an OpenTelemetry collector (docs/tracing.md)
   TOOLCRIB_DAEMON=1             like --daemon, for commands that have it
+  OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL   the model of `run`, where [llm] and options name none (docs/tasks.md)
   NO_COLOR=1                    no colours";
 
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent

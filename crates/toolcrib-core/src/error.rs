@@ -410,7 +410,7 @@ impl Error {
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
             Self::NoModel { variable: Some(variable), .. } => {
-                Some(format!("{variable} is set: add --model NAME"))
+                Some(format!("{variable} is set: add --model NAME, or set OPENAI_MODEL"))
             }
             Self::CallDenied { server, .. } => {
                 Some(format!("the rule is in `servers.{server}.result_filter.deny_args`"))
