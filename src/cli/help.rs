@@ -12,7 +12,13 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Servers in the background (up -d)",
         &["ps", "top", "logs", "start", "stop", "restart", "wait", "connect", "down"],
     ),
-    ("Setup", &["import", "install", "trust", "login", "logout", "doctor", "warm", "lock"]),
+    (
+        "Setup",
+        &[
+            "add", "remove", "servers", "import", "install", "trust", "login", "logout", "doctor", "warm",
+            "lock",
+        ],
+    ),
     ("Runs on many machines", &["submit", "worker", "results", "cancel"]),
     ("Measurement", &["bench"]),
 ];

@@ -3,6 +3,7 @@
 mod bench_call;
 mod bench_init;
 mod commands;
+mod edit;
 mod first_use;
 mod input_errors;
 mod install;

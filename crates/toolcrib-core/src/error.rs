@@ -220,7 +220,8 @@ impl Error {
     }
 
     /// The error of the configuration, if it is one.
-    pub(crate) fn as_config(&self) -> Option<&ConfigError> {
+    #[doc(hidden)]
+    pub fn as_config(&self) -> Option<&ConfigError> {
         match self {
             Self::Config(error) => Some(error),
             _ => None,

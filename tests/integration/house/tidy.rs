@@ -29,7 +29,7 @@ const ROWS: [&[&str]; 19] = [
     &["store"],
     &["recording", "nats"],
     &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
-    &["daemon", "export", "run", "view"],
+    &["daemon", "edit", "export", "run", "view"],
     &["workers"],
     // L5
     &["cli", "cli_support", "fuzz"],

@@ -173,7 +173,7 @@ impl Config {
             None => match (draft.model, set(OPENAI_MODEL)) {
                 // It is that of an address which the file does not have.
                 (_, Some(model)) if !draft.has_model && (flags.base_url.is_some() || !draft.has_url) => {
-                    llm.model = model.trim().to_owned();
+                    model.trim().clone_into(&mut llm.model);
                     variables.push(OPENAI_MODEL);
                 }
                 _ if llm.model.is_empty() => {
