@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin` |
-//! | `setup` | `add`, `remove`, `servers`, `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
+//! | `setup` | `init`, `add`, `remove`, `servers`, `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
@@ -48,6 +48,7 @@ use self::{
         check::Check,
         doctor::Doctor,
         import::Import,
+        init::Init,
         install::Install,
         list,
         lock::Lock,
@@ -220,6 +221,14 @@ enum Command {
     /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a
     /// secret); after a change, use or allow it again. The configuration in ~/.config/toolcrib needs no permission.
     Trust(AllowConfig),
+    /// Write a first servers.toml, from the servers of the MCP clients on this machine.
+    ///
+    /// Servers of clients (Claude, Cursor, VS Code and the others that `toolcrib install` lists) and of files in this folder, such as
+    /// .mcp.json, are read in place by `import`: what you change there counts here, and no secret is copied. `toolcrib import`
+    /// translates them into tables instead. Without any, the file has built-in servers and works at once.
+    ///
+    /// A file that is there is never overwritten. Nothing is started.
+    Init(Init),
     /// Add a server to servers.toml: a command, an address, or a built-in one.
     ///
     /// toolcrib add files -- npx -y @modelcontextprotocol/server-filesystem .
@@ -377,6 +386,7 @@ impl Command {
             Self::Login(login) => context.in_runtime(login.run(context)),
             Self::Logout(logout) => context.in_runtime(logout.run(context)),
             Self::Trust(trust) => trust.run(context),
+            Self::Init(init) => init.run(context),
             Self::Add(add) => add.run(context),
             Self::Remove(remove) => remove.run(context),
             Self::Servers => list::run(context),

@@ -3,6 +3,7 @@
 //! Nothing is started. The new text is read and checked as any configuration before it replaces the file, and the file is replaced
 //! as a whole, with its rights, through symbolic links. The text before the last edit is kept beside it.
 
+mod first;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use crate::{
     install::{TextProblem, file, toml_text},
     tool::ServerName,
 };
+
+pub use self::first::{FirstConfig, FoundSource};
 
 /// The table of servers.
 const SERVERS: &str = "servers";
@@ -57,6 +60,21 @@ impl ConfigFile {
         // What lies in the user's own folder may be a link to where the user keeps such files.
         let within = path.parent().filter(|_| !env.is_own_config(&path)).map(Path::to_owned);
         Ok(Self { path, within })
+    }
+
+    /// The file to make at `path`, or in it if that is a folder; without it, in the current folder.
+    ///
+    /// # Errors
+    /// There is one, or one of the other name, which would count no less.
+    pub fn to_create(path: Option<&Path>, env: &Env) -> Result<Self> {
+        let path = env.folder().join(path.unwrap_or(Path::new("")));
+        let path = if path.is_dir() { path.join(NEW) } else { path };
+        let is_found = path.file_name().is_some_and(|name| Config::NAMES.iter().any(|known| name == *known));
+        let others = Config::NAMES.iter().filter(|_| is_found).map(|name| path.with_file_name(name));
+        match std::iter::once(path.clone()).chain(others).find(|path| path.symlink_metadata().is_ok()) {
+            Some(there) => Err(is_there_already(&there)),
+            None => Ok(Self { path, within: None }),
+        }
     }
 
     /// Its path.

@@ -15,8 +15,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Setup",
         &[
-            "add", "remove", "servers", "import", "install", "trust", "login", "logout", "doctor", "warm",
-            "lock",
+            "init", "add", "remove", "servers", "import", "install", "trust", "login", "logout", "doctor",
+            "warm", "lock",
         ],
     ),
     ("Runs on many machines", &["submit", "worker", "results", "cancel"]),

@@ -4,6 +4,7 @@ pub(super) mod add;
 pub(super) mod check;
 pub(super) mod doctor;
 pub(super) mod import;
+pub(super) mod init;
 pub(super) mod install;
 pub(super) mod list;
 pub(super) mod lock;

@@ -30,8 +30,8 @@ const OTHERS: [(&[&str], &str); 17] = [
     (&["inspect", "describe", "info", "show"], "`toolcrib tools --schema` shows tools with their arguments"),
     (
         &["new", "create", "setup", "mcp"],
-        "`toolcrib add NAME -- COMMAND` adds a server to servers.toml, and makes that file where there is none; of another tool's \
-         file: `toolcrib import .mcp.json > servers.toml`",
+        "`toolcrib init` writes a first servers.toml, `toolcrib add NAME -- COMMAND` adds a server to it; of another tool's file: \
+         `toolcrib import .mcp.json > servers.toml`",
     ),
     (&["ls"], "`toolcrib servers` lists those of the configuration, `toolcrib ps` those of the daemon"),
     (&["delete", "rm", "uninstall"], "`toolcrib remove NAME` takes a server out of servers.toml"),

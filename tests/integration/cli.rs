@@ -5,6 +5,7 @@ mod bench_init;
 mod commands;
 mod edit;
 mod first_use;
+mod init;
 mod input_errors;
 mod install;
 mod log;

@@ -421,7 +421,7 @@ fn none_found(env: &Env) -> Error {
     let help = match (foreign::files_in(env.folder()), above.find(|file| file.is_file())) {
         (files, _) if !files.is_empty() => foreign::help(&files[0]),
         (_, Some(file)) => format!("there is {}: name it with `--config`, or make its folder a git repository", file.display()),
-        _ => "add a server, which makes one: `toolcrib add NAME \
+        _ => "`toolcrib init` writes one, from the servers of your MCP clients if there are any; or add a server: `toolcrib add NAME \
               -- COMMAND`; or name a file: `--config FILE`, or the variable TOOLCRIB_CONFIG; `toolcrib demo` needs none"
             .to_owned(),
     };
