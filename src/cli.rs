@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin`, `host` |
-//! | `setup` | `check`, `completions`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `schema`, `trust`, `warm` |
+//! | `setup` | `init`, `add`, `remove`, `servers`, `check`, `completions`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `schema`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
@@ -48,11 +48,14 @@ use self::{
         up::Up,
     },
     setup::{
+        add::{Add, Remove},
         check::Check,
         completions::{self, Completions},
         doctor::Doctor,
         import::Import,
+        init::Init,
         install::Install,
+        list,
         lock::Lock,
         login::{Login, Logout},
         schema::Schema,
@@ -102,6 +105,7 @@ Environment variables:
   TOOLCRIB_CONFIG=FILE          like --config
   OTEL_EXPORTER_OTLP_ENDPOINT=URL   send spans to an OpenTelemetry collector (docs/tracing.md)
   TOOLCRIB_DAEMON=1             like --daemon, for commands that have it
+  OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL   the model of `run`, where [llm] and options name none (docs/tasks.md)
   NO_COLOR=1                    no colours";
 
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
@@ -222,6 +226,35 @@ enum Command {
     /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a
     /// secret); after a change, use or allow it again. The configuration in ~/.config/toolcrib needs no permission.
     Trust(AllowConfig),
+    /// Write a first servers.toml, from the servers of the MCP clients on this machine.
+    ///
+    /// Servers of clients (Claude, Cursor, VS Code and the others that `toolcrib install` lists) and of files in this folder, such as
+    /// .mcp.json, are read in place by `import`: what you change there counts here, and no secret is copied. `toolcrib import`
+    /// translates them into tables instead. Without any, the file has built-in servers and works at once.
+    ///
+    /// A file that is there is never overwritten. Nothing is started.
+    Init(Init),
+    /// Add a server to servers.toml: a command, an address, or a built-in one.
+    ///
+    /// toolcrib add files -- npx -y @modelcontextprotocol/server-filesystem .
+    /// toolcrib add github https://api.githubcopilot.com/mcp/ --header 'Authorization: Bearer ${GITHUB_TOKEN}'
+    /// toolcrib add tracker -e TRACKER_KEY -- uvx mcp-tracker
+    ///
+    /// The file is that of the other commands (`--config`); if there is none, servers.toml is made in this folder. Values are
+    /// written as they are typed: `${NAME}` is a variable, which is filled in when the server starts, and `$$` a `$`. In the single
+    /// quotes of the shell they arrive so.
+    ///
+    /// Nothing is started, and the file is changed only if the new one can be used. Comments and the order of the file stay; the
+    /// text before is kept as FILE.bak-toolcrib. A daemon goes over to the change with the next command that uses it, `up --watch`
+    /// at once; a plain `up` or `serve` has to be started again.
+    #[command(verbatim_doc_comment)]
+    Add(Add),
+    /// Remove a server from servers.toml.
+    ///
+    /// A comment directly above it goes with it, all others stay. What runs is told as with `add`.
+    Remove(Remove),
+    /// List the servers that are configured, and where; nothing is started.
+    Servers,
     /// Start every server once, report what works and what fails, and stop them.
     Check(Check),
     /// Install the packages of servers (npx, uvx, ...) ahead of time.
@@ -376,6 +409,10 @@ impl Command {
             Self::Login(login) => context.in_runtime(login.run(context)),
             Self::Logout(logout) => context.in_runtime(logout.run(context)),
             Self::Trust(trust) => trust.run(context),
+            Self::Init(init) => init.run(context),
+            Self::Add(add) => add.run(context),
+            Self::Remove(remove) => remove.run(context),
+            Self::Servers => list::run(context),
             Self::Check(check) => context.in_runtime(check.run(context)),
             Self::Warm(warm) => context.in_runtime(warm.run(context)),
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),

@@ -30,7 +30,7 @@ const ROWS: [&[&str]; 20] = [
     &["store"],
     &["recording", "nats"],
     &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
-    &["daemon", "export", "run", "view"],
+    &["daemon", "edit", "export", "run", "view"],
     &["host", "workers"],
     // L5
     &["cli", "cli_support", "fuzz"],
