@@ -53,7 +53,7 @@ struct Host {
     ended: CancellationToken,
 }
 
-/// What a client has made and can name.
+/// An object that a client has made and can name.
 #[derive(Clone)]
 enum Object {
     Manager(Arc<OwnedManager>),
