@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 // Makes the packages for npm: `node npm/pack.mjs BINARY FOLDER [PLATFORM]`. BINARY is the program `toolcrib` for PLATFORM (linux-x64),
-// FOLDER gets one file for it and one for the package that all platforms share. `npm publish FILE` publishes one.
+// FOLDER gets one file for it and one for the package that all platforms share, which must be built (`npm ci && npm run build`).
 import { execFileSync } from "node:child_process";
-import { chmodSync, copyFileSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -12,6 +12,10 @@ const [binary, folder, platform = "linux-x64"] = process.argv.slice(2);
 if (binary === undefined || folder === undefined) {
   console.error("usage: node npm/pack.mjs BINARY FOLDER [PLATFORM]");
   process.exit(2);
+}
+if (!existsSync(join(here, "toolcrib", "dist", "index.js"))) {
+  console.error("npm/toolcrib is not built: run `npm ci && npm run build` there");
+  process.exit(1);
 }
 const out = resolve(folder);
 mkdirSync(out, { recursive: true });

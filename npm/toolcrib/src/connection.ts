@@ -4,6 +4,9 @@ import { ToolcribError, asError, type ErrorDetails } from "./error.js";
 import { parseJson, toJson } from "./json.js";
 import { withResolvers, type PromiseWithResolvers } from "./queue.js";
 
+/** Bytes of a message that the host takes. */
+const LONGEST = 256 * 2 ** 20;
+
 /** Parameters of a message. */
 export type Params = Record<string, unknown>;
 
@@ -136,6 +139,10 @@ export class Connection {
       throw new ToolcribError(message, { code, help });
     }
     const line = `${toJson(message)}\n`;
+    // A letter of a text takes up to three bytes.
+    if (line.length * 3 > LONGEST && Buffer.byteLength(line) > LONGEST) {
+      throw new ToolcribError(`a message is longer than ${LONGEST} bytes`, { code: "arguments_invalid" });
+    }
     // What is sent in one turn of the event loop goes out in one write.
     if (!this.#corked) {
       this.#corked = true;
@@ -176,6 +183,8 @@ export class Connection {
       void this.#answer(id, method, params);
     } else if (method === "hello") {
       this.#hello.resolve(params);
+    } else if (method === "goodbye") {
+      throw new Error(`it could not read one of this program: ${String(params["reason"])}`);
     } else if (method === "cancel") {
       this.#asked.get(params["id"])?.abort(new ToolcribError("the call was cancelled", { code: "cancelled" }));
     } else {
@@ -228,8 +237,14 @@ export class Connection {
   }
 
   #reply(message: Params): void {
-    if (!this.#lost) {
+    if (this.#lost) {
+      return;
+    }
+    try {
       this.#send(message);
+    } catch (error) {
+      // A result that is no JSON, or too long.
+      this.#send({ id: message["id"], error: { code: -32000, message: asError(error).message } });
     }
   }
 

@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /**
  * toolcrib for Node.js: a process manager for MCP tool servers. It starts servers, calls them, runs agents on them, and leaves no
  * process behind.

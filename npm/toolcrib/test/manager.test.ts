@@ -106,6 +106,23 @@ test("functions are tools", async () => {
   assert.equal(wrong.code, "arguments_invalid");
 });
 
+test("long messages, and many calls at once", async () => {
+  // A result is cut at 1 MiB.
+  const long = "ü\n".repeat(300_000);
+  const same = { call: ({ text }: { text: string }) => text };
+  const length = { call: ({ text }: { text: string }) => String(text.length) };
+  const functions = { own: { same, length, none: { call: () => () => {} } } };
+  await using manager = await Manager.start({}, { functions });
+  assert.ok((await manager.callTool("own.same", { text: long })).text === long);
+  assert.equal((await manager.callTool("own.length", { text: long.repeat(10) })).text, "6000000");
+  const calls = Array.from({ length: 1_000 }, (_, index) => manager.callTool("own.same", { text: `text ${index}` }));
+  assert.deepEqual((await Promise.all(calls)).map((result) => result.text), calls.map((_, index) => `text ${index}`));
+  const longer = await failure(manager.callTool("own.same", { text: "x".repeat(257 * 2 ** 20) }));
+  assert.equal(longer.code, "arguments_invalid");
+  const none = await manager.callTool("own.none");
+  assert.deepEqual([none.isError, none.text], [true, "the value is none of JSON"]);
+});
+
 test("integers beyond 2^53 keep their digits, unless numbers are asked for", async () => {
   const config = { servers: { one: server() } };
   await using exact = await Manager.start(config);
