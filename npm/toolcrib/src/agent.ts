@@ -4,7 +4,7 @@ import type { LlmClient } from "./llm.js";
 import type { CallLimits } from "./manager.js";
 import type { AgentEvent, JsonObject, Task, TaskReport } from "./types.js";
 
-/** What an agent is made of. */
+/** Parts of an agent. */
 export interface AgentOptions {
   /** Its model. Default: the `[llm]` of the manager's configuration. */
   llm?: LlmClient;
@@ -14,7 +14,7 @@ export interface AgentOptions {
   tools?: string[];
 }
 
-/** How a task is carried out. The report of one that was given up has the status `cancelled`. */
+/** Options of a task. The report of one that was given up has the status `cancelled`. */
 export interface AgentRunOptions extends CallLimits {
   /** Hears what the agent does. */
   onEvent?: (event: AgentEvent) => void;

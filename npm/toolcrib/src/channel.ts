@@ -4,18 +4,17 @@ import { ToolcribError, asError } from "./error.js";
 import type { Host } from "./host.js";
 import { roundBigints } from "./json.js";
 
-/** What an endpoint has. */
+/** Options of an endpoint. */
 export interface ChannelOptions {
   /** Only this server, with the names that its tools have there. Default: all servers, with visible names. */
   server?: string;
-  /** What integers beyond 2^53 are in messages: a `bigint` with all digits (the default), or the nearest `number`. */
+  /** The type of integers beyond 2^53 in messages: a `bigint` with all digits (the default), or the nearest `number`. */
   integers?: "bigint" | "number";
 }
 
 /**
  * A message of MCP. What it holds is for the SDK to say: this type fits its `JSONRPCMessage` in both directions.
  */
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type McpMessage = any;
 
 /** A transport for `Client.connect` of `@modelcontextprotocol/sdk`, and for everything that takes its `Transport`. */

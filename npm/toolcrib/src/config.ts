@@ -34,7 +34,7 @@ export class Toml {
   constructor(readonly text: string) {}
 }
 
-/** How a configuration is read. */
+/** Options of reading a configuration. */
 export interface ConfigOptions {
   /** A profile of the configuration. */
   profile?: string;

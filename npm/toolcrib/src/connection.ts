@@ -18,7 +18,7 @@ export interface Receiver {
   asked?(method: string, params: Params, signal: AbortSignal): Promise<unknown>;
 }
 
-/** How a request is made. */
+/** Options of a request. */
 export interface RequestOptions {
   /** Gives the request up. */
   signal?: AbortSignal | undefined;

@@ -1,6 +1,6 @@
 /** The error of everything in this package. */
 
-/** What goes wrong in toolcrib, with the same members as in its other languages and in `toolcrib --json`. */
+/** A failure in toolcrib, with the same members as in its other languages and in `toolcrib --json`. */
 export class ToolcribError extends Error {
   override name = "ToolcribError";
   /** A stable word, such as `tool_not_found`, `call_timeout`, `config_invalid`, `cancelled` or `host_lost`. */
@@ -9,11 +9,11 @@ export class ToolcribError extends Error {
   readonly server: string | null;
   /** The phase of a start in which it happened. */
   readonly phase: string | null;
-  /** Why, outermost first. */
+  /** The causes in words, outermost first. */
   readonly causes: string[];
   /** The last lines that the server wrote to stderr. */
   readonly stderrTail: string[];
-  /** What to do about it. */
+  /** Advice on what to do about it. */
   readonly help: string | null;
   /** The errors of all required servers that did not start, where that is what failed. */
   readonly failures: ToolcribError[];

@@ -18,11 +18,10 @@ export interface FunctionTool {
    * Carries out a call. A text, an object with `content` as in MCP, or any other value of JSON is the result; what it throws is
    * shown to the model as the tool's own error.
    */
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any
   call(args: any, context: FunctionContext): unknown;
 }
 
-/** What a function knows of its call. */
+/** The call that a function carries out. */
 export interface FunctionContext {
   /** Fires when the caller gives the call up. */
   signal: AbortSignal;

@@ -26,7 +26,7 @@ const LOSS = 1_000;
 export class Host {
   static #current: Host | undefined;
 
-  /** Why servers are kept by their process groups alone, or `guards`. */
+  /** `guards`, or the reason why servers are kept by their process groups alone. */
   teardown = "";
   readonly #connection: Connection;
   readonly #child: ChildProcess;
@@ -71,8 +71,12 @@ export class Host {
     this.#child.ref();
     const stop = new AbortController();
     const late = sleep(ENDING, undefined, { signal: stop.signal }).catch(() => {});
-    await Promise.race([this.#ended, late]);
+    const ended = this.#ended.then(() => true);
+    const isEnded = await Promise.race([ended, late]);
     stop.abort();
+    if (!isEnded) {
+      this.#lose("host_lost", "the host of toolcrib does not end");
+    }
   }
 
   request(method: string, params: Params, options?: RequestOptions): Promise<unknown> {

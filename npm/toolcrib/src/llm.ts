@@ -78,7 +78,7 @@ export type Delta =
   | { type: "arguments"; index: number; text: string }
   | { type: "restarted" };
 
-/** How one request of a batch ended. */
+/** The outcome of one request of a batch. */
 export type Outcome = { index: number; answer: ChatAnswer; error?: never } | { index: number; error: ToolcribError; answer?: never };
 
 /** Counters and times of a client. */

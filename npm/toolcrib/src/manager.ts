@@ -25,7 +25,7 @@ import {
   type Tool,
 } from "./types.js";
 
-/** How servers are started. */
+/** Options of a start. */
 export interface StartOptions extends ConfigOptions {
   /** Functions of the program that are tools of further servers. */
   functions?: Functions;
@@ -36,20 +36,20 @@ export interface StartOptions extends ConfigOptions {
   /** Hears what happens to the servers, from the start on. */
   onEvent?: (event: ServerEvent) => void;
   /**
-   * What integers beyond 2^53 are, in results and in the arguments of functions: a `bigint` with all digits (the default), or the
+   * The type of integers beyond 2^53, in results and in the arguments of functions: a `bigint` with all digits (the default), or the
    * nearest `number`. The texts of a `content` always have all digits.
    */
   integers?: "bigint" | "number";
 }
 
-/** How long a request may take, and who gives it up. */
+/** Limits of a request. */
 export interface CallLimits {
   signal?: AbortSignal | undefined;
   /** Milliseconds. */
   timeout?: number | undefined;
 }
 
-/** How a tool is called. */
+/** Options of a call. */
 export interface CallOptions extends CallLimits {
   onProgress?: (progress: Progress) => void;
   /** The server alone checks the arguments. */
@@ -61,13 +61,13 @@ export type ToolName = string | { server: string; tool: string };
 
 /** Running servers. They end with `shutdown`, at the end of an `await using`, or with the program, however that ends. */
 export class Manager implements AsyncDisposable, Disposable {
-  /** How the servers started. */
+  /** The start of each server. */
   readonly report: StartReport;
   /** The errors of servers that did not start and are not `required`: the others work without them. */
   readonly failures: ToolcribError[];
-  /** What a person may want to change in the configuration. */
+  /** Parts of the configuration that a person may want to change. */
   readonly warnings: string[];
-  /** `guards`, or why servers are kept by their process groups alone. */
+  /** `guards`, or the reason why servers are kept by their process groups alone. */
   readonly teardown: string;
 
   readonly #host: Host;
@@ -190,7 +190,7 @@ export class Manager implements AsyncDisposable, Disposable {
     return { ...report, tools: (report["tools"] as JsonObject[]).map(toolOf) } as ApplyReport;
   }
 
-  /** What happens to the servers from now on. It does not keep the program from ending. */
+  /** Events of the servers from now on. To wait for one does not keep the program from ending. */
   events(): AsyncIterableIterator<ServerEvent> {
     const queue = new Queue<ServerEvent>(() => this.#events.delete(queue));
     if (this.#ending) {

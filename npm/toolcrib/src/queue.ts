@@ -1,6 +1,6 @@
 /** Events on their way to those who iterate over them. */
 
-/** How many events wait for a reader. The oldest ones beyond it are dropped. */
+/** Events that wait for a reader. The oldest ones beyond it are dropped. */
 const MOST = 10_000;
 
 /** Events for one reader. */

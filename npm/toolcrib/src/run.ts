@@ -14,7 +14,7 @@ export type Tasks = string | Task[];
 export type Scorer = (task: JsonObject, report: TaskReport) => Score | Promise<Score>;
 export type Score = number | boolean | null | undefined;
 
-/** What `toolcrib run` takes. */
+/** Options of a run, as `toolcrib run` has them. */
 export interface RunOptions {
   /** A client of a model, or a model. Default: the `[llm]` of the configuration. */
   llm?: LlmClient | Model;
@@ -50,7 +50,7 @@ export type RunEvent =
   | { type: "agent"; event: AgentEvent }
   | { type: "task_ended"; report: TaskReport };
 
-/** How a run ended. */
+/** The end of a run. */
 export interface RunSummary {
   run: string;
   folder: string;

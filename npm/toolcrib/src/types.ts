@@ -58,14 +58,14 @@ export interface ServerEvent {
   [member: string]: unknown;
 }
 
-/** How the servers started. */
+/** The start of each server. */
 export interface StartReport {
   servers: JsonObject[];
   ready: number;
   wall_ms: number;
 }
 
-/** How the servers ended. */
+/** The end of each server. */
 export interface StopReport {
   servers: JsonObject[];
   /** Processes that are left. */
@@ -86,7 +86,7 @@ export interface ServerStatus {
   [member: string]: unknown;
 }
 
-/** What a changed configuration has changed. */
+/** Changes by a new configuration. */
 export interface ApplyReport {
   added: string[];
   removed: string[];
@@ -107,7 +107,7 @@ export interface Message {
 /** A task: a question, or an object as in docs/tasks.md. */
 export type Task = string | JsonObject;
 
-/** How a task ended: a line of `results.jsonl`, with the conversation. */
+/** The end of a task: a line of `results.jsonl`, with the conversation. */
 export interface TaskReport {
   task: string;
   /** `passed`, `failed`, `errored`, `unscored` or `cancelled`. */
@@ -138,7 +138,7 @@ export function typed(event: unknown): { type: string; [member: string]: unknown
   return isObject ? Object.assign({ type }, value, { type }) : { type, value };
 }
 
-/** What happened to a server, as the host tells it. */
+/** An event of a server, as the host tells it. */
 export function serverEventOf(raw: unknown): ServerEvent {
   const event: ServerEvent = typed(raw);
   const row = event["row"] as { name?: string; server?: string } | undefined;

@@ -8,7 +8,7 @@ import { test, type TestContext } from "node:test";
 import { PACKAGE, VARIABLE, folder, newMark, nothingLeft, processes, server, until } from "./support.js";
 
 const LAUNCHER = join(PACKAGE, "bin/toolcrib.js");
-/** Where Node.js cannot replace itself, the launcher stays as the parent. */
+/** Whether the launcher stays as the parent: Node.js cannot replace itself. */
 const stays = !("execve" in process);
 
 /** Whether the run in a folder has a call under way. */
