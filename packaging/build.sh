@@ -46,6 +46,12 @@ program() {
   echo "$tools/program/toolcrib-$version.data/scripts/toolcrib"
 }
 
+npm() {
+  say "packing the npm packages"
+  (cd npm/toolcrib && command npm ci --silent --no-audit --no-fund && command npm run --silent build)
+  node npm/pack.mjs "$(program)" "$out"
+}
+
 # Nothing given: all of them, the wheel first, since the others take its program.
 [ $# -gt 0 ] || set -- wheel sdist npm deb
 mkdir -p "$out"

@@ -4,7 +4,7 @@
 //! | group | commands |
 //! |---|---|
 //! | `servers` | `up`, `serve`, `call`, `tools`, `read`, `prompt`, `builtin`, `host` |
-//! | `setup` | `check`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `trust`, `warm` |
+//! | `setup` | `init`, `add`, `remove`, `servers`, `check`, `completions`, `doctor`, `import`, `install`, `lock`, `login`, `logout`, `schema`, `trust`, `warm` |
 //! | `daemon` | `start`, `stop`, `restart`, `wait`, `ps`, `logs`, `top`, `connect`, `down`, and the daemon itself |
 //! | `runs` | `run`, `runs`, `report`, `diff`, `view`, `export`, `demo` |
 //! | `workers` (feature `nats`) | `submit`, `worker`, `results`, `cancel` |
@@ -48,12 +48,17 @@ use self::{
         up::Up,
     },
     setup::{
+        add::{Add, Remove},
         check::Check,
+        completions::{self, Completions},
         doctor::Doctor,
         import::Import,
+        init::Init,
         install::Install,
+        list,
         lock::Lock,
         login::{Login, Logout},
+        schema::Schema,
         trust::AllowConfig,
         warm::Warm,
     },
@@ -100,6 +105,7 @@ Environment variables:
   TOOLCRIB_CONFIG=FILE          like --config
   OTEL_EXPORTER_OTLP_ENDPOINT=URL   send spans to an OpenTelemetry collector (docs/tracing.md)
   TOOLCRIB_DAEMON=1             like --daemon, for commands that have it
+  OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL   the model of `run`, where [llm] and options name none (docs/tasks.md)
   NO_COLOR=1                    no colours";
 
 /// Process manager for MCP tool servers: starts them all at once, keeps one session with each, runs agent
@@ -220,6 +226,35 @@ enum Command {
     /// its path, and by its content and that of the files that it imports or reads (`env_file`, but for values with the name of a
     /// secret); after a change, use or allow it again. The configuration in ~/.config/toolcrib needs no permission.
     Trust(AllowConfig),
+    /// Write a first servers.toml, from the servers of the MCP clients on this machine.
+    ///
+    /// Servers of clients (Claude, Cursor, VS Code and the others that `toolcrib install` lists) and of files in this folder, such as
+    /// .mcp.json, are read in place by `import`: what you change there counts here, and no secret is copied. `toolcrib import`
+    /// translates them into tables instead. Without any, the file has built-in servers and works at once.
+    ///
+    /// A file that is there is never overwritten. Nothing is started.
+    Init(Init),
+    /// Add a server to servers.toml: a command, an address, or a built-in one.
+    ///
+    /// toolcrib add files -- npx -y @modelcontextprotocol/server-filesystem .
+    /// toolcrib add github https://api.githubcopilot.com/mcp/ --header 'Authorization: Bearer ${GITHUB_TOKEN}'
+    /// toolcrib add tracker -e TRACKER_KEY -- uvx mcp-tracker
+    ///
+    /// The file is that of the other commands (`--config`); if there is none, servers.toml is made in this folder. Values are
+    /// written as they are typed: `${NAME}` is a variable, which is filled in when the server starts, and `$$` a `$`. In the single
+    /// quotes of the shell they arrive so.
+    ///
+    /// Nothing is started, and the file is changed only if the new one can be used. Comments and the order of the file stay; the
+    /// text before is kept as FILE.bak-toolcrib. A daemon goes over to the change with the next command that uses it, `up --watch`
+    /// at once; a plain `up` or `serve` has to be started again.
+    #[command(verbatim_doc_comment)]
+    Add(Add),
+    /// Remove a server from servers.toml.
+    ///
+    /// A comment directly above it goes with it, all others stay. What runs is told as with `add`.
+    Remove(Remove),
+    /// List the servers that are configured, and where; nothing is started.
+    Servers,
     /// Start every server once, report what works and what fails, and stop them.
     Check(Check),
     /// Install the packages of servers (npx, uvx, ...) ahead of time.
@@ -244,6 +279,18 @@ enum Command {
     /// it is, with its comments; the file before is kept as FILE.bak-toolcrib. A file that cannot be understood is not
     /// changed.
     Install(Install),
+    /// Print the JSON Schema of servers.toml, or of a line of a task file, for editors.
+    ///
+    /// Editors with Even Better TOML (VS Code) or taplo (Neovim, Helix, Zed) complete keys, show what they mean, and mark mistakes:
+    ///
+    /// `toolcrib schema > servers.schema.json`, and as the first line of servers.toml: `#:schema ./servers.schema.json`
+    Schema(Schema),
+    /// Print the script by which a shell completes command lines of toolcrib.
+    ///
+    /// Servers, tools, arguments of tools, profiles and runs are completed, too: from servers.toml, from the tool lists of
+    /// earlier starts and from the folder of runs. Nothing is started for it.
+    #[command(alias = "completion", after_help = completions::USE)]
+    Completions(Completions),
     /// Measure the start of servers by phase, or calls.
     #[command(subcommand)]
     Bench(Bench),
@@ -259,12 +306,19 @@ enum Command {
 
 /// Parses, runs, and turns the outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
+    if let Some(code) = completions::answer() {
+        return code;
+    }
     // The daemon has no terminal. Its starter may have inherited files and signals: servers must not get them.
     toolcrib::cli_support::reset_inherited(
         std::env::args_os().nth(1).is_none_or(|command| command != "daemon"),
     );
     // Servers get the file limit that this process started with.
     toolcrib::cli_support::raise_file_limit();
+    // The daemon outlives who started it.
+    if std::env::args_os().nth(1).is_none_or(|command| command != "daemon") {
+        toolcrib::cli_support::end_with_launcher();
+    }
     let mut command = help::grouped(Arguments::command());
     let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
         Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
@@ -355,11 +409,17 @@ impl Command {
             Self::Login(login) => context.in_runtime(login.run(context)),
             Self::Logout(logout) => context.in_runtime(logout.run(context)),
             Self::Trust(trust) => trust.run(context),
+            Self::Init(init) => init.run(context),
+            Self::Add(add) => add.run(context),
+            Self::Remove(remove) => remove.run(context),
+            Self::Servers => list::run(context),
             Self::Check(check) => context.in_runtime(check.run(context)),
             Self::Warm(warm) => context.in_runtime(warm.run(context)),
             Self::Doctor(doctor) => context.in_runtime(doctor.run(context)),
             Self::Import(import) => import.run(context),
             Self::Install(install) => install.run(context),
+            Self::Schema(schema) => Ok(schema.run()),
+            Self::Completions(completions) => completions.run(context),
             Self::Bench(bench) => context.in_runtime(bench.run(context)),
             Self::Host(host) => host.run(context),
             Self::Builtin(builtin) => context.in_runtime(builtin.run()),

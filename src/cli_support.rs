@@ -7,7 +7,9 @@ pub mod otlp;
 
 pub use toolcrib_guard::{
     marks::frozen_group,
-    this_process::{ignores_hangup, inherited_socket, leave_group, raise_file_limit, reset_inherited},
+    this_process::{
+        end_with_launcher, ignores_hangup, inherited_socket, leave_group, raise_file_limit, reset_inherited,
+    },
 };
 pub use toolcrib_runs::run_files;
 pub use toolcrib_servers::builtin::serve_builtin;
@@ -33,6 +35,19 @@ pub fn read_named(path: &std::path::Path) -> std::io::Result<String> {
 /// The error of a name that no server has, as of an unknown tool.
 pub fn unknown_name(message: String, help: String) -> crate::Error {
     crate::error::RemoteError::error(crate::ErrorCode::ToolNotFound, message, Some(help))
+}
+
+/// The tools that servers of `config` offered last, where that is known; `wanted` says of which servers. Nothing is started.
+pub fn known_tools(
+    config: &crate::Config,
+    wanted: impl Fn(&crate::ServerName) -> bool,
+) -> impl Iterator<Item = (crate::ServerName, Vec<crate::Tool>)> {
+    let cache = config.cache_folder.as_deref().map(crate::catalog::CatalogCache::new);
+    let servers = config.servers.iter().filter(move |(name, _)| wanted(name));
+    servers.filter_map(move |(name, entry)| {
+        let server = entry.server.as_ref().ok()?;
+        Some((name.clone(), cache.as_ref()?.last_offered(server)))
+    })
 }
 
 /// The files of a folder in which other programs keep the servers of a project.

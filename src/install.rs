@@ -16,11 +16,11 @@
 //! # }
 //! ```
 
-mod file;
+pub(crate) mod file;
 mod json_text;
 #[cfg(test)]
 mod tests;
-mod toml_text;
+pub(crate) mod toml_text;
 
 use std::path::{Path, PathBuf};
 
@@ -236,19 +236,14 @@ impl Installation {
     }
 
     fn unclear(&self, problem: &TextProblem) -> Error {
-        let TextProblem { line, column, what } = problem;
-        let place = match (line, column) {
-            (0, _) => self.path.display().to_string(),
-            (line, column) => format!("{}:{line}:{column}", self.path.display()),
-        };
         let help = "nothing was changed: mend the file, or write the entry that --print shows".to_owned();
-        Error::input(format!("{place}: {what}"), Some(help))
+        Error::input(problem.in_file(&self.path), Some(help))
     }
 }
 
 /// A mistake in the text of a file. Line and column are from 1; 0 where it is not at one place.
 #[derive(Debug)]
-struct TextProblem {
+pub(crate) struct TextProblem {
     line: usize,
     column: usize,
     what: String,
@@ -257,5 +252,14 @@ struct TextProblem {
 impl TextProblem {
     fn new(what: impl Into<String>) -> Self {
         Self { line: 0, column: 0, what: what.into() }
+    }
+
+    /// The problem with its place.
+    pub(crate) fn in_file(&self, path: &Path) -> String {
+        let Self { line, column, what } = self;
+        match (line, column) {
+            (0, _) => format!("{}: {what}", path.display()),
+            (line, column) => format!("{}:{line}:{column}: {what}", path.display()),
+        }
     }
 }

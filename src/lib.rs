@@ -103,6 +103,9 @@ pub mod daemon;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod doctor;
+#[cfg(feature = "install")]
+#[doc(hidden)]
+pub mod edit;
 #[cfg(all(
     any(fuzzing, test),
     feature = "agents",

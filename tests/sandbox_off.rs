@@ -1,4 +1,4 @@
-//! A build without the feature `sandbox` refuses a server that has one:
+//! A build without the feature `sandbox` refuses a server that has one, as one without `builtin` refuses built-in servers:
 //! `cargo nextest run --test sandbox_off --no-default-features --features guard`.
 #![cfg(not(feature = "sandbox"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -23,4 +23,22 @@ async fn a_server_with_a_sandbox_is_refused() {
         assert!(error.help().is_some_and(|help| help.contains("`sandbox`")), "{:?}", error.help());
     }
     assert_eq!(manager.shutdown().await.survivors.len(), 0);
+}
+
+#[cfg(not(feature = "builtin"))]
+#[tokio::test]
+async fn a_built_in_server_is_refused() {
+    let config = Config::parse(
+        "[servers.now]\nbuiltin = \"time\"\n",
+        None,
+        Path::new("/"),
+        &Env::new("/", [("PATH", "/bin")]),
+    )
+    .unwrap();
+    let manager = Manager::start(&config).await.unwrap();
+    let error = manager.report().servers[0].outcome.as_ref().unwrap_err();
+    let told = format!("{error}: {}", error.causes().join("; "));
+    assert!(told.contains("`time` is not part of this build"), "{told}");
+    assert!(error.help().is_some_and(|help| help.contains("cargo feature `builtin`")), "{:?}", error.help());
+    manager.shutdown().await;
 }

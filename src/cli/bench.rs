@@ -4,7 +4,6 @@
 
 mod call;
 mod init;
-mod proc;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use toolcrib::cli_support::metrics::{MetricsServer, Toolboxes, shown_in};
 use toolcrib::config::ConfigOverrides;
 use toolcrib::error::RemoteError;
 use toolcrib::manager::TemplateState;
-use toolcrib::{Agent, Config, Env, Error, Manager, ServerEvent, StartOptions, StopReport};
+use toolcrib::{Agent, Config, Env, Error, ErrorCode, Manager, ServerEvent, StartOptions, StopReport};
 
 pub(super) use self::by_hand::rows as news_rows;
 use super::{
@@ -51,6 +51,11 @@ pub(super) fn name_option(error: Error, option: &str) -> Error {
     let mut told = RemoteError::from(&error);
     told.help = Some(format!("another program listens there: end it, or give another address with {option}"));
     Error::Remote(Box::new(told))
+}
+
+/// Whether work was given up because a signal came.
+fn is_cancellation(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(|error| error.code() == ErrorCode::Cancelled)
 }
 
 /// Whether servers must have the tools that were reviewed.
@@ -94,9 +99,7 @@ impl Context<'_> {
             // Everything was dropped, and with it every process was killed.
             Err(signal) | Ok((Ok(_), Some(signal))) => Ok(signal.code()),
             // The signal is why: its code says which it was.
-            Ok((Err(error), Some(signal)))
-                if matches!(error.downcast_ref::<Error>(), Some(Error::Cancelled)) =>
-            {
+            Ok((Err(error), Some(signal))) if is_cancellation(&error) => {
                 self.ui.fail_any(&error);
                 Ok(signal.code())
             }

@@ -12,13 +12,31 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Servers in the background (up -d)",
         &["ps", "top", "logs", "start", "stop", "restart", "wait", "connect", "down"],
     ),
-    ("Setup", &["import", "install", "trust", "login", "logout", "doctor", "warm", "lock"]),
+    (
+        "Setup",
+        &[
+            "init",
+            "add",
+            "remove",
+            "servers",
+            "import",
+            "install",
+            "trust",
+            "login",
+            "logout",
+            "doctor",
+            "warm",
+            "lock",
+            "schema",
+            "completions",
+        ],
+    ),
     ("Runs on many machines", &["submit", "worker", "results", "cancel"]),
     ("Measurement", &["bench"]),
 ];
 
-/// Width of the column of names: the longest has 7 letters.
-const NAMES: usize = 8;
+/// Width of the column of names: the longest has 11 letters.
+const NAMES: usize = 11;
 
 /// Lists the commands by group. clap has groups for options only.
 pub(super) fn grouped(command: Command) -> Command {

@@ -8,7 +8,7 @@ use super::workers;
 const MOVED: [&str; 8] = ["torture", "agents", "close", "kills", "lazy", "llm", "soak", "spares"];
 
 /// Words of other programs, and the command that is meant.
-const OTHERS: [(&[&str], &str); 16] = [
+const OTHERS: [(&[&str], &str); 17] = [
     (
         &["resume", "continue", "retry", "rerun"],
         "run the command that began a run again: it continues it (`toolcrib runs show RUN` has the command)",
@@ -29,11 +29,12 @@ const OTHERS: [(&[&str], &str); 16] = [
     (&["validate", "verify", "test", "lint"], "`toolcrib check` starts every server and says what fails"),
     (&["inspect", "describe", "info", "show"], "`toolcrib tools --schema` shows tools with their arguments"),
     (
-        &["init", "new", "create", "setup", "add"],
-        "write a servers.toml (README.md has an example), or make one of another tool's file: \
+        &["new", "create", "setup", "mcp"],
+        "`toolcrib init` writes a first servers.toml, `toolcrib add NAME -- COMMAND` adds a server to it; of another tool's file: \
          `toolcrib import .mcp.json > servers.toml`",
     ),
-    (&["servers", "ls"], "`toolcrib check` shows the servers, `toolcrib ps` those of the daemon"),
+    (&["ls"], "`toolcrib servers` lists those of the configuration, `toolcrib ps` those of the daemon"),
+    (&["delete", "rm", "uninstall"], "`toolcrib remove NAME` takes a server out of servers.toml"),
     (&["kill", "shutdown", "quit"], "`toolcrib down` stops the daemon, `toolcrib stop SERVER` one server"),
     (&["exec", "invoke", "tool"], "`toolcrib call SERVER.TOOL NAME=VALUE` calls a tool"),
     (

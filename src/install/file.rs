@@ -21,7 +21,7 @@ const BACKUP: &str = "bak-toolcrib";
 const BACKUPS: usize = 50;
 
 /// The text of a file. Nothing: there is none.
-pub(super) fn read(path: &Path) -> Result<Option<String>> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     match bounded::read_text(path, LONGEST) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => Ok(None),
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>> {
 }
 
 /// Where `path` leads to, if that is outside of `folder`. A link that leads nowhere yet counts.
-pub(super) fn leads_out(path: &Path, folder: &Path) -> Option<PathBuf> {
+pub(crate) fn leads_out(path: &Path, folder: &Path) -> Option<PathBuf> {
     let there = path.ancestors().find(|above| above.symlink_metadata().is_ok())?;
     let aim = || fs::read_link(there).unwrap_or_else(|_| there.to_owned());
     match (there.canonicalize(), folder.canonicalize()) {
@@ -43,7 +43,7 @@ pub(super) fn leads_out(path: &Path, folder: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// [`Error::Io`]; the file is as it was.
-pub(super) fn replace(path: &Path, before: Option<&str>, after: &str) -> Result<bool> {
+pub(crate) fn replace(path: &Path, before: Option<&str>, after: &str) -> Result<bool> {
     let write = || {
         // A link stays one: the file that it leads to is replaced.
         let target = if before.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
@@ -93,7 +93,7 @@ fn write_draft(draft: &Path, target: &Path, is_there: bool, text: &str) -> io::R
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(super) fn back_up(path: &Path, text: &str) -> Result<PathBuf> {
+pub(crate) fn back_up(path: &Path, text: &str) -> Result<PathBuf> {
     let plain = beside(path, BACKUP);
     let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string().replace([':', '-', '.'], "");
     let backup = if plain.exists() { beside(path, &format!("{BACKUP}-{time}")) } else { plain };
@@ -106,8 +106,22 @@ pub(super) fn back_up(path: &Path, text: &str) -> Result<PathBuf> {
     Ok(backup)
 }
 
+/// Keeps `text` beside the file like [`back_up`], in place of the backup that is there.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn back_up_last(path: &Path, text: &str) -> Result<PathBuf> {
+    let backup = beside(path, BACKUP);
+    let draft = beside(path, &format!("{BACKUP}-{:016x}", fastrand::u64(..)));
+    let written = write_draft(&draft, path, true, text).and_then(|()| fs::rename(&draft, &backup));
+    written.map(|()| backup.clone()).map_err(|error| {
+        let _ = fs::remove_file(&draft);
+        failed("write", &backup)(error)
+    })
+}
+
 /// The backups of a file, with their texts; the latest comes first.
-pub(super) fn backups(path: &Path) -> Vec<(PathBuf, String)> {
+pub(crate) fn backups(path: &Path) -> Vec<(PathBuf, String)> {
     let first = beside(path, BACKUP);
     let prefix = format!("{}-", first.file_name().unwrap_or_default().to_string_lossy());
     let entries = path.parent().and_then(|folder| bounded::entries(folder).ok()).unwrap_or_default();
@@ -124,7 +138,7 @@ pub(super) fn backups(path: &Path) -> Vec<(PathBuf, String)> {
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(super) fn delete(path: &Path) -> Result<()> {
+pub(crate) fn delete(path: &Path) -> Result<()> {
     fs::remove_file(path).map_err(failed("remove", path))
 }
 
@@ -132,7 +146,7 @@ pub(super) fn delete(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(super) fn delete_new(path: &Path) -> Result<bool> {
+pub(crate) fn delete_new(path: &Path) -> Result<bool> {
     let about = path.symlink_metadata().map_err(failed("read", path))?;
     if about.is_file() {
         delete(path)?;

@@ -1,12 +1,15 @@
 //! Entries in the text of a TOML file. All other text stays as it is.
 
 use serde_json::Value;
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, RawString, Table, TableLike};
 
 use super::TextProblem;
 
+/// Some editors write it at the beginning.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// The text of a file with this entry alone.
-pub(super) fn alone(table: &str, name: &str, entry: &Value) -> String {
+pub(crate) fn alone(table: &str, name: &str, entry: &Value) -> String {
     let mut document = DocumentMut::new();
     document.insert(table, Item::Table(servers_table()));
     if let Some(servers) = document[table].as_table_like_mut() {
@@ -15,14 +18,19 @@ pub(super) fn alone(table: &str, name: &str, entry: &Value) -> String {
     document.to_string()
 }
 
-pub(super) fn find(text: &str, table: &str, name: &str) -> Result<Option<Value>, TextProblem> {
+pub(crate) fn find(text: &str, table: &str, name: &str) -> Result<Option<Value>, TextProblem> {
     let mut document = parse(text)?;
     let entry = servers(&mut document, table)?.and_then(|servers| servers.get(name).map(value));
     Ok(entry)
 }
 
-pub(super) fn with(text: &str, table: &str, name: &str, entry: &Value) -> Result<String, TextProblem> {
+pub(crate) fn with(text: &str, table: &str, name: &str, entry: &Value) -> Result<String, TextProblem> {
     let mut document = parse(text)?;
+    // What is said before the first table belongs to the file, and stays at its beginning.
+    if document.is_empty() && !text.trim().is_empty() {
+        let gap = if text.ends_with('\n') { "\n" } else { "\n\n" };
+        return Ok(as_before(text, format!("{text}{gap}{}", alone(table, name, entry))));
+    }
     if servers(&mut document, table)?.is_none() {
         document.insert(table, Item::Table(servers_table()));
     }
@@ -34,15 +42,87 @@ pub(super) fn with(text: &str, table: &str, name: &str, entry: &Value) -> Result
         };
         servers.insert(name, item);
     }
-    Ok(document.to_string())
+    Ok(as_before(text, document.to_string()))
 }
 
-pub(super) fn without(text: &str, table: &str, name: &str) -> Result<String, TextProblem> {
+pub(crate) fn without(text: &str, table: &str, name: &str) -> Result<String, TextProblem> {
     let mut document = parse(text)?;
-    if let Some(servers) = servers(&mut document, table)? {
-        servers.remove(name);
+    let removed = servers(&mut document, table)?.and_then(|servers| servers.remove(name));
+    if let Some(Item::Table(removed)) = &removed {
+        let prefix = removed.decor().prefix().and_then(RawString::as_str).unwrap_or_default();
+        keep_comments(&mut document, removed.position(), not_its_own(prefix));
     }
-    Ok(document.to_string())
+    Ok(as_before(text, document.to_string()))
+}
+
+/// The comments before the head of a table that an empty line sets apart from it.
+fn not_its_own(prefix: &str) -> &str {
+    let mut end = 0;
+    let mut at = 0;
+    for line in prefix.split_inclusive('\n') {
+        at += line.len();
+        if line.trim().is_empty() && line.ends_with('\n') {
+            end = at;
+        }
+    }
+    prefix[..end].trim_end_matches(['\n', '\r', ' ', '\t'])
+}
+
+/// Puts comments before the table that follows a place, or at the end.
+fn keep_comments(document: &mut DocumentMut, place: Option<isize>, comments: &str) {
+    if comments.trim().is_empty() {
+        return;
+    }
+    fn heads(table: &Table, found: &mut Vec<isize>) {
+        if !table.is_implicit() && !table.is_dotted() {
+            found.extend(table.position());
+        }
+        for (_, item) in table {
+            match item {
+                Item::Table(table) => heads(table, found),
+                Item::ArrayOfTables(tables) => tables.iter().for_each(|table| heads(table, found)),
+                Item::None | Item::Value(_) => {}
+            }
+        }
+    }
+    fn put(table: &mut Table, place: isize, comments: &str) {
+        if table.position() == Some(place) && !table.is_implicit() && !table.is_dotted() {
+            let prefix = table.decor().prefix().and_then(RawString::as_str).unwrap_or("\n").to_owned();
+            let gap = if prefix.starts_with(['\n', '\r']) { "\n" } else { "\n\n" };
+            table.decor_mut().set_prefix(format!("{comments}{gap}{prefix}"));
+            return;
+        }
+        for (_, item) in table.iter_mut() {
+            match item {
+                Item::Table(table) => put(table, place, comments),
+                Item::ArrayOfTables(tables) => {
+                    tables.iter_mut().for_each(|table| put(table, place, comments));
+                }
+                Item::None | Item::Value(_) => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    heads(document, &mut found);
+    let next = found.into_iter().filter(|found| place.is_some_and(|place| *found > place)).min();
+    match next {
+        Some(next) => put(document, next, comments),
+        None => {
+            let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+            let gap = if trailing.is_empty() || trailing.starts_with(['\n', '\r']) { "\n" } else { "\n\n" };
+            document.set_trailing(format!("{comments}{gap}{trailing}"));
+        }
+    }
+}
+
+/// `after` with the ends of lines and the mark at the beginning that the text had before.
+fn as_before(before: &str, after: String) -> String {
+    let is_dos = before.contains("\r\n") && !before.replace("\r\n", "").contains('\n');
+    let after = if is_dos { after.replace("\r\n", "\n").replace('\n', "\r\n") } else { after };
+    match before.starts_with(BYTE_ORDER_MARK) && !after.starts_with(BYTE_ORDER_MARK) {
+        true => format!("{BYTE_ORDER_MARK}{after}"),
+        false => after,
+    }
 }
 
 fn parse(text: &str) -> Result<DocumentMut, TextProblem> {

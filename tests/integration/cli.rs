@@ -3,13 +3,17 @@
 mod bench_call;
 mod bench_init;
 mod commands;
+mod completions;
+mod edit;
 mod first_use;
 mod host;
+mod init;
 mod input_errors;
 mod install;
 mod log;
 mod newcomer;
 mod resources;
+mod schema;
 mod signals;
 mod tokens;
 mod warm;

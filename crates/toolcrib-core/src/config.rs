@@ -69,7 +69,10 @@ pub use check::files::OwnFiles;
 pub use env::{Env, INHERITED};
 pub use file::import::{ClientEntry, McpClient, import_toml};
 #[doc(hidden)]
-pub use file::import::{files_of_clients, plain::without_secrets};
+pub use file::import::{
+    files_of_clients,
+    plain::{secrets as plain_secrets, without_secrets},
+};
 pub use file::overrides::ConfigOverrides;
 pub use file::raw::BUILTINS;
 pub use secrets::Secrets;

@@ -220,7 +220,8 @@ impl Error {
     }
 
     /// The error of the configuration, if it is one.
-    pub(crate) fn as_config(&self) -> Option<&ConfigError> {
+    #[doc(hidden)]
+    pub fn as_config(&self) -> Option<&ConfigError> {
         match self {
             Self::Config(error) => Some(error),
             _ => None,
@@ -410,7 +411,7 @@ impl Error {
             Self::RequiredServers { failures } => failures.first().and_then(|first| first.help()),
             Self::Input { help, .. } => help.clone(),
             Self::NoModel { variable: Some(variable), .. } => {
-                Some(format!("{variable} is set: add --model NAME"))
+                Some(format!("{variable} is set: add --model NAME, or set OPENAI_MODEL"))
             }
             Self::CallDenied { server, .. } => {
                 Some(format!("the rule is in `servers.{server}.result_filter.deny_args`"))

@@ -25,6 +25,8 @@ mod outcome;
 mod page_extractor;
 mod planned_call;
 mod report;
+#[cfg(test)]
+mod schema;
 #[doc(hidden)]
 pub mod score;
 mod timings;
@@ -55,6 +57,7 @@ use crate::error::ErrorCode;
 
 /// One line of a task file: something for an agent to do, or tool calls to make without any model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Task {
     /// Unique in its file; becomes part of the result's path. Empty: numbered by line.
@@ -148,6 +151,7 @@ impl Task {
 
 /// The question to the model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Input {
     /// One user message.
@@ -158,6 +162,7 @@ pub enum Input {
 
 /// The expected answer or answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Target {
     /// One right answer.
@@ -178,6 +183,7 @@ impl Target {
 
 /// When an agent must stop. `None` means: as configured under `[agent]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Model requests.

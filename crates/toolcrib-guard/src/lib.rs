@@ -55,6 +55,7 @@ mod error;
 mod file_limit;
 mod inherited;
 pub mod inspect;
+mod launcher;
 #[cfg(guarded)]
 mod linux;
 pub mod marks;

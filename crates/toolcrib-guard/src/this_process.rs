@@ -12,6 +12,7 @@ use crate::platform::own_executable;
 pub use crate::{
     file_limit::raise_file_limit,
     inherited::{ignores_hangup, inherited_socket, reset_inherited},
+    launcher::end_with_launcher,
 };
 
 /// A child process that keeps running when this process ends. Until then its exit can be observed.

@@ -24,6 +24,7 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
+use tokio::net::unix::OwnedReadHalf;
 
 use self::{
     callbacks::Callbacks, channels::Channel, lines::Lines, managers::OwnedManager, message::Incoming,
@@ -53,7 +54,7 @@ struct Host {
     ended: CancellationToken,
 }
 
-/// What a client has made and can name.
+/// An object that a client has made and can name.
 #[derive(Clone)]
 enum Object {
     Manager(Arc<OwnedManager>),
@@ -118,7 +119,7 @@ impl Host {
     }
 
     /// Reads and answers until the client has closed its end. Dropping the future drops the requests under way.
-    async fn read(&self, mut lines: Lines) {
+    async fn read(&self, mut lines: Lines<OwnedReadHalf>) {
         let mut requests = FuturesUnordered::<BoxFuture<'_, ()>>::new();
         loop {
             tokio::select! {

@@ -17,6 +17,7 @@ struct Requirement {
 }
 
 const REQUIREMENTS: &[Requirement] = &[
+    Requirement { name: "bash", needs: "bash", is_met: || probe::program("bash") },
     Requirement { name: "cgroup", needs: "a cgroup in which folders can be made", is_met: probe::cgroup },
     Requirement { name: "chromium", needs: "chromium", is_met: || probe::program("chromium") },
     Requirement {
@@ -29,6 +30,7 @@ const REQUIREMENTS: &[Requirement] = &[
         needs: "the readers that tests/exports/install.sh installs, and node",
         is_met: probe::export_readers,
     },
+    Requirement { name: "fish", needs: "fish", is_met: || probe::program("fish") },
     Requirement { name: "freezer", needs: "the freezer of cgroup v1, as root", is_met: probe::freezer },
     Requirement { name: "git", needs: "git", is_met: || probe::program("git") },
     Requirement {
@@ -105,6 +107,7 @@ const REQUIREMENTS: &[Requirement] = &[
         is_met: || probe::succeeds("unshare", &["--time", "--boottime", "100000", "--", "true"]),
     },
     Requirement { name: "uv", needs: "uv, which tests/servers/install.sh installs", is_met: probe::uv },
+    Requirement { name: "zsh", needs: "zsh", is_met: || probe::program("zsh") },
 ];
 
 /// The requirement that is one of the build, and not of the machine: a feature of the crate that the test is in.

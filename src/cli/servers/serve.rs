@@ -44,7 +44,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     stdio: bool,
     /// With --stdio: only this server, with the plain names of its tools.
-    #[arg(long, value_name = "NAME", requires = "stdio")]
+    #[arg(long, value_name = "SERVER", requires = "stdio")]
     server: Option<String>,
     /// Show clients only these tools (patterns of SERVER.TOOL).
     #[arg(long, value_name = "PATTERN", num_args = 1..)]

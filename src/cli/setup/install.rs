@@ -159,7 +159,12 @@ impl Install {
             return Err(Error::input(format!("the path {} is not UTF-8", file.display()), None).into());
         };
         arguments.extend(["--config".to_owned(), file.to_owned()]);
-        Ok(ClientEntry::Command { program: program()?, arguments })
+        let mut program = program()?;
+        if let Some((runner, words)) = runner(&program) {
+            arguments.splice(0..0, words);
+            program = in_path(runner).unwrap_or_else(|| runner.into());
+        }
+        Ok(ClientEntry::Command { program, arguments })
     }
 
     fn print(&self, client: &McpClient, at: &Installation, entry: &Value, ui: &Ui) {
@@ -278,6 +283,27 @@ fn program() -> Result<PathBuf, Error> {
     Ok(candidates.into_iter().next().unwrap_or(own))
 }
 
+/// The package runner in whose cache a program lies, and its words for this version. The cache is cleared now and then, so that
+/// an entry has to name the runner.
+fn runner(program: &Path) -> Option<(&'static str, Vec<String>)> {
+    let package = || format!("toolcrib@{}", env!("CARGO_PKG_VERSION"));
+    let mut folders = program.components().map(|part| part.as_os_str());
+    folders.find_map(|folder| match folder.to_str()? {
+        "_npx" => Some(("npx", vec!["-y".to_owned(), package()])),
+        // The folders of uv's cache, wherever that is, but for the format's number.
+        name if name.starts_with("archive-v") || name.starts_with("environments-v") => {
+            Some(("uvx", vec![package()]))
+        }
+        _ => None,
+    })
+}
+
+/// The path of a program in `PATH`: the programs of a desktop have another `PATH`.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let paths = env::var_os("PATH")?;
+    env::split_paths(&paths).map(|folder| folder.join(name)).find(|file| file.is_absolute() && file.is_file())
+}
+
 /// A name that every client takes.
 fn entry_name(text: &str) -> Result<String, String> {
     let is_legal = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
@@ -291,5 +317,22 @@ fn address(text: &str) -> Result<String, String> {
     match text.parse::<url::Url>() {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(text.to_owned()),
         _ => Err("must be an address such as http://127.0.0.1:7171/mcp".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_names_the_runner_of_a_cache() {
+        let runner = |path: &str| runner(Path::new(path)).map(|(runner, words)| (runner, words.join(" ")));
+        let version = env!("CARGO_PKG_VERSION");
+        let uv = Some(("uvx", format!("toolcrib@{version}")));
+        assert_eq!(runner("/home/a/.cache/uv/archive-v0/x1y2/bin/toolcrib"), uv);
+        assert_eq!(runner("/tmp/uv/environments-v2/toolcrib-1/bin/toolcrib"), uv);
+        let npx = Some(("npx", format!("-y toolcrib@{version}")));
+        assert_eq!(runner("/home/a/.npm/_npx/12ab/node_modules/toolcrib-linux-x64/bin/toolcrib"), npx);
+        assert_eq!(runner("/home/a/.local/bin/toolcrib"), None);
     }
 }

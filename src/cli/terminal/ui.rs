@@ -367,7 +367,7 @@ fn no_model(found: &[String], asked: &[u16]) {
         None => format!("nothing answered on 127.0.0.1 ports {}", ports.join(" ")),
     };
     eprintln!(
-        "  hosted   --base-url https://HOST/v1 --model NAME, with OPENAI_API_KEY or `api_key` under [llm]"
+        "  hosted   --base-url https://HOST/v1 --model NAME, with OPENAI_API_KEY or `api_key` under [llm]; or OPENAI_BASE_URL and OPENAI_MODEL"
     );
     eprintln!("  local    {local}");
     eprintln!("  offline  toolcrib demo             (a scripted model; the tools run for real)");

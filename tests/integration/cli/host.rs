@@ -267,3 +267,32 @@ fn servers_end_with_a_host_that_is_killed() {
     client.host.kill().unwrap();
     client.await_no_process();
 }
+
+#[test]
+fn a_program_ends_with_its_launcher() {
+    let lab = Lab::new();
+    let env = format!("env = {{ {} = {:?} }}", Lab::VARIABLE, lab.mark());
+    let bench = Bench::new(&format!("[servers.x]\ncommand = FIXTURE\nargs = [\"ignore-eof\"]\n{env}\n"));
+    let start = |pid: u32| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut command = bench.command(&["up"]);
+        command.env("TOOLCRIB_LAUNCHER", format!("0:{pid}")).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let program: Running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().into();
+        (ours, program)
+    };
+    let (ours, mut program) = start(std::process::id());
+    wait_for("the server", || !lab.servers().is_empty());
+    drop(ours);
+    wait_for("the end of the program", || program.try_wait().unwrap().is_some());
+    assert_eq!(program.wait().unwrap().code(), Some(143));
+    wait_for("the end of all processes", || lab.processes().is_empty());
+    // One that has only inherited the variable goes on.
+    #[cfg(target_os = "linux")]
+    {
+        let (ours, mut program) = start(1);
+        wait_for("the server", || !lab.servers().is_empty());
+        drop(ours);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(program.try_wait().unwrap().is_none());
+    }
+}

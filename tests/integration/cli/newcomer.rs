@@ -165,7 +165,7 @@ fn words_of_other_programs_lead_to_the_command() {
     for (word, tip) in [
         ("validate", "`toolcrib check`"),
         ("inspect", "`toolcrib tools --schema`"),
-        ("init", "`toolcrib import .mcp.json > servers.toml`"),
+        ("new", "`toolcrib import .mcp.json > servers.toml`"),
         ("torture", "`toolcrib-lab`"),
         ("resume", "run the command that began a run again"),
         ("monitor", "`toolcrib top`"),

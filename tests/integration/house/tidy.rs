@@ -30,7 +30,7 @@ const ROWS: [&[&str]; 20] = [
     &["store"],
     &["recording", "nats"],
     &["agent", "blocking", "crew", "doctor", "gateway", "install", "report", "watch"],
-    &["daemon", "export", "run", "view"],
+    &["daemon", "edit", "export", "run", "view"],
     &["host", "workers"],
     // L5
     &["cli", "cli_support", "fuzz"],
@@ -215,6 +215,24 @@ fn files_are_short_and_begin_with_a_doc() {
     let mut lines: Vec<usize> = sizes.values().copied().collect();
     lines.sort_unstable();
     assert!(lines[lines.len() / 2] <= MEDIAN, "the median file has {} lines", lines[lines.len() / 2]);
+}
+
+/// A file that nothing declares is not compiled, and nobody notices.
+#[test]
+fn each_file_is_declared_as_a_module() {
+    let mut orphans = Vec::new();
+    for path in
+        CRATES.into_iter().flat_map(sources).filter(|path| room(path) != "lib" && room(path) != "main")
+    {
+        let folder = path.parent().unwrap();
+        let parents = [folder.with_extension("rs"), folder.join("lib.rs"), folder.join("main.rs")];
+        let text: String = parents.iter().filter_map(|parent| fs::read_to_string(parent).ok()).collect();
+        let (name, file) = (path.file_stem().unwrap().display(), path.file_name().unwrap().display());
+        if !text.contains(&format!("mod {name};")) && !text.contains(&format!("{file}\")]")) {
+            orphans.push(path);
+        }
+    }
+    assert!(orphans.is_empty(), "no module declares {orphans:#?}");
 }
 
 /// The first lines of doc comments that have no subject: the number of each line, its text, and what to write instead.

@@ -289,6 +289,22 @@ async fn addresses_of_options_and_variables_are_told() {
         "{}",
         err(&output)
     );
+    // All of it from variables; and no key of one address for another.
+    let model = Model::new([say("hi"), say("hi")]);
+    let set = [
+        ("OPENAI_BASE_URL", model.url.as_str()),
+        ("OPENAI_API_KEY", "sk-planted"),
+        ("OPENAI_MODEL", "named"),
+    ];
+    let output = bench.command(&["run", "go"]).envs(set).output().unwrap();
+    let told = err(&output);
+    assert_eq!(code(&output), 0, "{told}");
+    assert!(set.iter().all(|(name, _)| told.contains(&format!("Using {name}"))), "{told}");
+    assert_eq!(model.requests()[0]["model"], "named");
+    let other = [("OPENAI_BASE_URL", "https://other.example/v1"), ("OPENAI_API_KEY", "sk-planted")];
+    let output = bench.command(&["run", "go", "--base-url", &model.url, "--model", "m"]).envs(other).output();
+    let told = err(&output.unwrap());
+    assert!(told.contains("OPENAI_API_KEY is not sent") && !told.contains("Using OPENAI_API_KEY"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -360,7 +376,7 @@ async fn variables_of_a_model_are_named_in_help() {
     assert!(exit == 2 && no_key.contains("--base-url") && no_key.contains("set OPENAI_API_KEY"), "{no_key}");
     for (set, name) in [(&[url, key][..], "OPENAI_BASE_URL"), (&[key], "OPENAI_API_KEY")] {
         let (exit, no_model) = told(&["run", "go"], set);
-        let help = format!("{name} is set: add --model NAME");
+        let help = format!("{name} is set: add --model NAME, or set OPENAI_MODEL");
         assert!(exit == 78 && no_model.contains(&help) && !no_model.contains("ports"), "{no_model}");
     }
 }

@@ -33,7 +33,7 @@ impl Bench {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = program_in(self.0.path());
         command.args(arguments).env("PLANTED_TOKEN", SECRET);
-        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL");
+        command.env_remove("OPENAI_API_KEY").env_remove("OPENAI_BASE_URL").env_remove("OPENAI_MODEL");
         command
     }
 

@@ -15,13 +15,16 @@ use super::{
 use crate::{retry::RetryPolicy, tool::ServerName};
 
 mod page;
+#[cfg(feature = "schema")]
+pub(super) mod schema;
 
 const EXAMPLE: &str = include_str!("../../../../servers.toml");
 
 /// The example with its commented-out keys put in: lines that start with `#` and no space.
 fn uncommented() -> String {
     let line = |line: &'static str| match line.strip_prefix('#') {
-        Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest,
+        // `#:` is for editors.
+        Some(rest) if !rest.is_empty() && !rest.starts_with([' ', ':']) => rest,
         _ => line,
     };
     EXAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")

@@ -7,6 +7,7 @@ use super::object;
 
 /// One tool call of a task without a model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PlannedCall {
     /// `server.tool`.
@@ -28,6 +29,7 @@ impl PlannedCall {
 
 /// Conditions on the result of a planned call; all given ones must hold.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Expect {
     /// The text holds this.

@@ -12,6 +12,7 @@ const COMMAND_SECONDS: f64 = 60.0;
 
 /// How an answer is scored (docs/judging.md).
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(!try_from))]
 #[serde(tag = "type", rename_all = "snake_case", try_from = "RawScore")]
 #[non_exhaustive]
 pub enum Score {
@@ -56,6 +57,7 @@ pub enum Score {
 
 /// Tool calls that a task must have made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ToolExpectation {

@@ -12,13 +12,13 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use super::{
     callbacks::Callbacks,
+    lines::Lines,
     message::{invalid, raw, refusal},
 };
 use crate::{
     cancel::CancellationToken,
     config::{self, Config, Endpoint, LocalServer, ServerEntry},
     error::Result,
-    process::{Line, LineReader},
     tool::{ServerName, Tool},
 };
 
@@ -134,7 +134,7 @@ impl Functions {
     /// Serves one connection.
     async fn serve(self: Arc<Self>, stream: DuplexStream) {
         let (read, mut write) = tokio::io::split(stream);
-        let (mut lines, mut calls) = (LineReader::new(read), FuturesUnordered::new());
+        let (mut lines, mut calls) = (Lines::new(read), FuturesUnordered::new());
         let mut open = HashMap::<String, CancellationToken>::new();
         loop {
             let answer = tokio::select! {
@@ -145,7 +145,7 @@ impl Functions {
                     answer
                 }
                 line = lines.next() => {
-                    let Some(Line::Whole(line)) = line else { return };
+                    let Ok(Some(line)) = line else { return };
                     let Ok(Asked { id, method, params }) = serde_json::from_slice(line) else { continue };
                     match (id, method.as_str()) {
                         (Some(id), "tools/call") => {

@@ -1,29 +1,26 @@
-//! Reads the client's lines, up to a length.
+//! Reads lines of a peer, up to a length.
 
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    net::unix::OwnedReadHalf,
-};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
 /// Bytes of a line.
 const LONGEST: usize = 256 << 20;
 /// Bytes of memory that are kept for the next line.
 const KEPT: usize = 64 << 10;
 
-/// The lines of a client.
-pub(super) struct Lines {
-    read: BufReader<OwnedReadHalf>,
+/// The lines of a peer.
+pub(super) struct Lines<R> {
+    read: BufReader<R>,
     line: Vec<u8>,
     /// `line` was returned.
     is_done: bool,
 }
 
-impl Lines {
-    pub(super) fn new(read: OwnedReadHalf) -> Self {
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub(super) fn new(read: R) -> Self {
         Self { read: BufReader::with_capacity(KEPT, read), line: Vec::new(), is_done: false }
     }
 
-    /// The next line, without its end. `None`: the client has closed its end, or its connection is broken. Loses nothing when
+    /// The next line, without its end. `None`: the peer has closed its end, or its connection is broken. Loses nothing when
     /// it is dropped.
     ///
     /// # Errors

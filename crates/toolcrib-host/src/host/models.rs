@@ -251,6 +251,19 @@ fn answered(answer: &ChatAnswer) -> Value {
     let mut value = serde_json::to_value(answer).unwrap_or_default();
     value["message"] = answer.message().to_json();
     value["cost_usd"] = json!(answer.cost_usd());
+    let attempts = answer.attempts.iter().map(|attempt| {
+        json!({
+            "client": attempt.client,
+            "class": attempt.class,
+            "status": attempt.status,
+            "message": attempt.message,
+            "waited_ms": ms(attempt.waited),
+            "queued_ms": ms(attempt.queued),
+            "took_ms": ms(attempt.took),
+            "hint_ms": attempt.hint.map(ms),
+        })
+    });
+    value["attempts"] = attempts.collect();
     value["timings"] = json!({
         "queue_ms": ms(answer.timings.queue),
         "model_ms": ms(answer.timings.model),

@@ -337,6 +337,13 @@ const EXAMPLE: &str = r#"write one task in each line: {"id": "a", "input": "What
 
 /// The task of a line that is not blank; `position` is its id where it has none, `score` its scorer where it names none.
 fn parse(line: &str, position: usize, score: Option<&DefaultScore>) -> Result<Task, String> {
+    let task = read(line, position, score);
+    #[cfg(test)]
+    tests::schema::compare(line, &task);
+    task
+}
+
+fn read(line: &str, position: usize, score: Option<&DefaultScore>) -> Result<Task, String> {
     let Object(mut task) =
         serde_json::from_str::<Object<Task>>(line).map_err(|error| mistake::of(line, &error))?;
     if task.id.is_empty() {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{Fingerprint, ToolChanges};
 use crate::{
     bounded,
-    config::Secrets,
+    config::{Secrets, ServerConfig},
     tool::{ServerName, Tool},
 };
 
@@ -110,6 +110,19 @@ impl CatalogCache {
             tools: entry.tools,
             listed: UNIX_EPOCH + Duration::from_millis(entry.listed),
         })
+    }
+
+    /// The tools that `server` offered last, however long ago and to whichever client: to suggest names to people, and for nothing else.
+    /// Reads files of this user alone, and starts nothing. Empty: none are known.
+    pub fn last_offered(&self, server: &ServerConfig) -> Vec<Tool> {
+        let age = |file: &PathBuf| fs::metadata(file).and_then(|about| about.modified()).ok();
+        let files = Fingerprint::file_names(server).map(|name| self.folder.join(name));
+        let mut files: Vec<_> = files.filter_map(|file| Some((age(&file)?, file))).collect();
+        files.sort_unstable();
+        let newest = files.iter().rev().find_map(|(_, file)| read(file));
+        let tools = newest.map(|entry| entry.tools).unwrap_or_default();
+        let offered = tools.iter().filter(|tool| server.tools.permits(&tool.name));
+        offered.map(|tool| server.renames.rename(tool).unwrap_or_else(|| tool.clone())).collect()
     }
 
     /// Keeps `listing` for the next start; says how it differs from the one before, if there was one and it does. A
@@ -251,7 +264,10 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::config::{Endpoint, ServerConfig};
+    use crate::{
+        config::{Endpoint, NamePattern, ToolRenames},
+        tool::ToolName,
+    };
 
     struct Bench {
         folder: tempfile::TempDir,
@@ -349,6 +365,34 @@ mod tests {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         fs::set_permissions(&file, open).unwrap();
         assert!(bench.recall().is_none(), "anybody may have written it");
+    }
+
+    #[test]
+    fn the_last_list_of_any_client_is_suggested_as_it_is_offered() {
+        let bench = Bench::new();
+        let endpoint = Endpoint::Builtin { name: "calc".into(), args: vec![], base: "/".into() };
+        let mut server = ServerConfig::new(bench.name.clone(), endpoint);
+        let names = |server: &ServerConfig| -> Vec<String> {
+            bench.cache.last_offered(server).iter().map(|tool| tool.name.clone()).collect()
+        };
+        assert_eq!(names(&server), Vec::<String>::new());
+        bench.remember(vec![tool("old", "")], Some(1));
+        assert_eq!(names(&server), ["old"], "it may have expired");
+        let asked = Fingerprint::of(&server, &json!({"roots": {}, "sampling": {}})).unwrap();
+        let listing = Listing {
+            software: None,
+            version: String::new(),
+            tools: vec![tool("a", ""), tool("b", ""), tool("c", "")].into(),
+            ttl: None,
+        };
+        bench.cache.remember(&bench.name, &asked, &listing, &Secrets::default());
+        let file = bench.folder.path().join("catalog").join(asked.file_name(&bench.name));
+        let later = SystemTime::now() + Duration::from_secs(9);
+        File::options().write(true).open(file).unwrap().set_modified(later).unwrap();
+        assert_eq!(names(&server), ["a", "b", "c"]);
+        server.tools.deny.extend(NamePattern::parse("b"));
+        server.renames = ToolRenames::new([("c".to_owned(), ToolName::new("z").unwrap())]);
+        assert_eq!(names(&server), ["a", "z"]);
     }
 
     #[test]

@@ -36,27 +36,12 @@ impl Fingerprint {
     /// Makes the fingerprint of a server whose client declares `capabilities`. `None`: it cannot be started as things are,
     /// because its program is not to be found, or it is part of the program.
     pub fn of(config: &ServerConfig, capabilities: &Value) -> Option<Self> {
-        let mut hash = Hash::new();
-        hash.add("server", config.name.as_str());
-        // Of what a client may declare only so much is an entry of its own: clients cannot make more than a few of them.
-        for name in ASKED.iter().filter(|name| capabilities.get(name).is_some()) {
-            hash.add("capability", name);
-        }
-        match &config.endpoint {
-            Endpoint::Stdio(child) => {
-                hash.add("command", child.command.as_os_str().as_bytes());
-                hash.all("argument", &child.args);
-                hash.add("cwd", child.cwd.as_os_str().as_bytes());
-            }
-            Endpoint::Http(remote) => hash.add("url", &remote.url),
-            Endpoint::Builtin { name, args, base } => {
-                hash.add("builtin", name);
-                hash.all("argument", args);
-                hash.add("base", base.as_os_str().as_bytes());
-            }
+        if matches!(config.endpoint, Endpoint::Local(_)) {
             // Nothing tells whether it is the same as in an earlier process.
-            Endpoint::Local(_) => return None,
+            return None;
         }
+        let asked = ASKED.iter().filter(|name| capabilities.get(name).is_some());
+        let mut hash = Self::entry(config, asked);
         let entry = hash.clone().hex();
         if capabilities.as_object().is_some_and(|declared| !declared.is_empty()) {
             hash.add("capabilities", canonical(capabilities.clone()));
@@ -81,14 +66,52 @@ impl Fingerprint {
         Some(Self { entry, whole: hash.hex() })
     }
 
+    /// The hash of one entry of a configuration, for a client that declares the capabilities `asked` among [`ASKED`].
+    fn entry<'a>(config: &ServerConfig, asked: impl Iterator<Item = &'a &'a str>) -> Hash {
+        let mut hash = Hash::new();
+        hash.add("server", config.name.as_str());
+        // Of what a client may declare only so much is an entry of its own: clients cannot make more than a few of them.
+        for name in asked {
+            hash.add("capability", name);
+        }
+        match &config.endpoint {
+            Endpoint::Stdio(child) => {
+                hash.add("command", child.command.as_os_str().as_bytes());
+                hash.all("argument", &child.args);
+                hash.add("cwd", child.cwd.as_os_str().as_bytes());
+            }
+            Endpoint::Http(remote) => hash.add("url", &remote.url),
+            Endpoint::Builtin { name, args, base } => {
+                hash.add("builtin", name);
+                hash.all("argument", args);
+                hash.add("base", base.as_os_str().as_bytes());
+            }
+            // No list of its tools is remembered.
+            Endpoint::Local(_) => hash.add("local", ""),
+        }
+        hash
+    }
+
+    /// The names of all files in which lists of this entry may be: one for each set of capabilities that has lists of its own.
+    pub(super) fn file_names(config: &ServerConfig) -> impl Iterator<Item = String> {
+        (0..1_u32 << ASKED.len()).map(|set| {
+            let asked = ASKED.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1).map(|(_, name)| name);
+            file_name(&config.name, &Self::entry(config, asked).hex())
+        })
+    }
+
     /// The name of a file for what is known of this entry.
     pub(super) fn file_name(&self, server: &ServerName) -> String {
-        format!("{server}-{}.json", &self.entry[..16])
+        file_name(server, &self.entry)
     }
 
     pub(super) fn whole(&self) -> &str {
         &self.whole
     }
+}
+
+fn file_name(server: &ServerName, entry: &str) -> String {
+    format!("{server}-{}.json", &entry[..16])
 }
 
 #[derive(Clone)]

@@ -262,8 +262,7 @@ fn in_this_process(
     connect_context: &ConnectContext,
 ) -> Result<(Pipes, AbortOnDropHandle<()>), Failure> {
     match endpoint {
-        Endpoint::Builtin { name, args, base } => builtin_server::serve((name, args, base), connect_context)
-            .map_err(|why| Failure::spawn(why, None)),
+        Endpoint::Builtin { name, args, base } => builtin_server::serve((name, args, base), connect_context),
         Endpoint::Local(server) => Ok(in_memory::connect(|stream| server.serve(stream))),
         Endpoint::Stdio(_) | Endpoint::Http(_) => Err(Failure::spawn("is not in memory".to_owned(), None)),
     }

@@ -4,8 +4,7 @@
 use std::{collections::HashMap, fs, time::Duration};
 
 use toolcrib::cli_support::bench::own_cpu;
-
-use crate::cli::bench::proc::beginning;
+use toolcrib_guard::inspect::{ENVIRONMENT_MAX, beginning};
 
 /// Marks a guard in its environment; its server does not inherit it.
 const GUARD: &[u8] = b"TOOLCRIB_GUARD=";
@@ -113,7 +112,7 @@ fn peak(pid: u32) -> Option<u64> {
 }
 
 fn is_guard(pid: u32) -> bool {
-    let environment = beginning(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = beginning(format!("/proc/{pid}/environ"), ENVIRONMENT_MAX).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(GUARD))
 }
 

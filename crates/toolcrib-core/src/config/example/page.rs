@@ -37,12 +37,12 @@ impl Group {
     }
 }
 
-fn is_comment(line: &str) -> bool {
+pub(super) fn is_comment(line: &str) -> bool {
     line == "#" || line.starts_with("# ")
 }
 
 /// The table that a line begins, commented out or not.
-fn heading(line: &str) -> Option<&str> {
+pub(super) fn heading(line: &str) -> Option<&str> {
     let line = line.strip_prefix('#').unwrap_or(line);
     let name = line.strip_prefix('[')?;
     (!line.contains('=') && name.ends_with(']')).then_some(line)

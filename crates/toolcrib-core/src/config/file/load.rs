@@ -72,15 +72,36 @@ impl Config {
         parse(&text, &origin, env, overrides)
     }
 
+    /// The configuration that `file` would be with this text.
+    ///
+    /// # Errors
+    /// The errors of [`Config::load_with`].
+    #[doc(hidden)]
+    pub fn of_text(text: &str, file: &Path, env: &Env, overrides: &ConfigOverrides) -> Result<Self> {
+        let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
+        let origin = SourceLocation::of(file, folder, env.folder());
+        foreign::admit(file, &origin)?;
+        parse(text, &origin, env, overrides)
+    }
+
     /// The file that [`Config::load`] would read, whether it can be read or not. Of a folder it is the one in it.
     ///
     /// # Errors
     /// None is named, and none is found; a folder has a file of each name.
     pub fn locate(path: Option<&Path>, env: &Env) -> Result<PathBuf> {
-        let Some(path) = path else { return discover(env) };
+        let Some(path) = path else { return discover(env)?.map_or_else(|| Err(none_found(env)), Ok) };
         let path = env.folder().join(path);
         // One file has one name, whichever folder is written before it.
         Ok(without_detours(&in_folder(&path)?.unwrap_or(path)))
+    }
+
+    /// The file of [`Config::locate`] without a path. `None`: there is none.
+    ///
+    /// # Errors
+    /// A folder has a file of each name; what is found belongs to somebody else.
+    #[doc(hidden)]
+    pub fn find(env: &Env) -> Result<Option<PathBuf>> {
+        discover(env)
     }
 
     /// Reads the text of a configuration. `file` is its name in messages; relative paths in it start from
@@ -165,6 +186,10 @@ pub(in crate::config) fn parse(
     let mut parsed = read(&root, origin, env, overrides);
     if let (Ok(config), Some(file)) = (&mut parsed, &origin.file) {
         config.contents.add(file, Some(text.as_bytes()));
+    }
+    #[cfg(all(test, feature = "schema"))]
+    if overrides.is_empty() {
+        crate::config::example::schema::check::compare(text, origin, &parsed);
     }
     if overrides.set.is_empty() || fault(&parsed).is_none() {
         return parsed;
@@ -392,14 +417,19 @@ fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
     Err(error.into())
 }
 
-fn discover(env: &Env) -> Result<PathBuf> {
-    if let Some(path) = env.get("TOOLCRIB_CONFIG").filter(|path| !path.is_empty()) {
-        return Ok(without_detours(&env.folder().join(path)));
-    }
+/// The folders in which a configuration is looked for, and whether they end at the root of a repository.
+fn folders(env: &Env) -> (Vec<PathBuf>, bool) {
     let mut folders: Vec<PathBuf> = env.folder().ancestors().map(Path::to_owned).collect();
     let root = folders.iter().position(|folder| folder.join(".git").exists());
     folders.truncate(root.map_or(1, |root| root + 1));
-    let user = env.user_config();
+    (folders, root.is_some())
+}
+
+fn discover(env: &Env) -> Result<Option<PathBuf>> {
+    if let Some(path) = env.get("TOOLCRIB_CONFIG").filter(|path| !path.is_empty()) {
+        return Ok(Some(without_detours(&env.folder().join(path))));
+    }
+    let (folders, _) = folders(env);
     let owners = Owners::of(env);
     for (at, folder) in folders.iter().enumerate() {
         let Some(found) = in_folder(folder)? else { continue };
@@ -407,20 +437,26 @@ fn discover(env: &Env) -> Result<PathBuf> {
         let root = folders.last().filter(|_| at > 0).map(|root| root.join(".git"));
         let way = folders[..=at].iter().chain(&root).map(PathBuf::as_path);
         owners.admit(&found, way.chain([found.as_path()]))?;
-        return Ok(found);
+        return Ok(Some(found));
     }
-    if let Some(found) = user.as_ref().filter(|file| file.is_file()) {
+    let user = env.user_config().filter(|file| file.is_file());
+    if let Some(found) = &user {
         owners.admit(found, found.parent().into_iter().chain([found.as_path()]))?;
-        return Ok(found.clone());
     }
+    Ok(user)
+}
+
+/// No configuration is found: where it was looked for, and what to do.
+fn none_found(env: &Env) -> Error {
+    let (folders, in_repository) = folders(env);
     let mut looked = format!("{} in {}", Config::NAMES.join(" or "), env.folder().display());
     if let Some(top) = folders.last().filter(|_| folders.len() > 1) {
         looked = format!("{looked} and above it up to {}", top.display());
     }
-    if root.is_none() {
+    if !in_repository {
         looked = format!("{looked}, not above it, since this folder is not in a git repository");
     }
-    if let Some(user) = user {
+    if let Some(user) = env.user_config() {
         looked = format!("{looked}, then for {}", user.display());
     }
     let above = env.folder().ancestors().skip(1);
@@ -428,16 +464,14 @@ fn discover(env: &Env) -> Result<PathBuf> {
     let help = match (foreign::files_in(env.folder()), above.find(|file| file.is_file())) {
         (files, _) if !files.is_empty() => foreign::help(&files[0]),
         (_, Some(file)) => format!("there is {}: name it with `--config`, or make its folder a git repository", file.display()),
-        _ => "write a servers.toml, such as these lines:\n\
-             [servers.files]\nbuiltin = \"files\"\nargs = [\".\"]\n\
-             or translate that of another program: toolcrib import FILE > servers.toml; or name a file: `--config FILE`, or the \
-             variable TOOLCRIB_CONFIG; `toolcrib demo` needs none"
+        _ => "`toolcrib init` writes one, from the servers of your MCP clients if there are any; or add a server: `toolcrib add NAME \
+              -- COMMAND`; or name a file: `--config FILE`, or the variable TOOLCRIB_CONFIG; `toolcrib demo` needs none"
             .to_owned(),
     };
-    Err(ConfigError {
+    ConfigError {
         message: format!("no configuration found: looked for {looked}"),
         help: Some(help),
         ..ConfigError::default()
     }
-    .into())
+    .into()
 }

@@ -29,6 +29,8 @@ pub(in crate::config) use models::RawStrategy;
 pub(in crate::config) use oauth::RawOauth;
 pub(in crate::config) use server::read as read_server;
 pub(in crate::config) use server::{RawKind, RawSandbox, RawServer};
+#[cfg(test)]
+pub(in crate::config) use {models::NOT_SHARED, server::PLACES};
 
 /// The tool servers inside this library, for `builtin = "..."`.
 pub const BUILTINS: &[&str] = &["time", "files", "calc", "search", "fetch"];

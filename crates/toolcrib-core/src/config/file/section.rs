@@ -16,8 +16,20 @@ use crate::{
     tool::ServerName,
 };
 
-/// Longest duration that is accepted: clocks overflow far beyond it.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+#[cfg(test)]
+pub(in crate::config) mod recorded;
+mod units;
+
+pub(crate) use self::units::parse_duration;
+pub use self::units::parse_size;
+
+/// Notes in tests which kind of value the code reads for a key: the JSON Schema of the file is made of that.
+macro_rules! noted {
+    ($table:ident, $key:expr, $kind:expr) => {
+        #[cfg(test)]
+        recorded::note(&$table.path, $key, || $kind);
+    };
+}
 
 /// A table under reading. Every key that is asked for must be in the list it was opened with.
 #[derive(Debug)]
@@ -145,6 +157,7 @@ impl<'a> Section<'a> {
 
     /// A table below this one.
     pub fn table(&self, key: &str, keys: &'static [&'static str]) -> Result<Option<Section<'a>>> {
+        noted!(self, key, recorded::Kind::Table);
         let open = |entry: &'a Entry| {
             Section::open(self.origin, &self.dotted(key), entry.line, &entry.node, keys, self.server.as_ref())
         };
@@ -153,6 +166,7 @@ impl<'a> Section<'a> {
 
     /// The tables of a list; none when the key is missing.
     pub fn tables(&self, key: &str, keys: &'static [&'static str]) -> Result<Vec<Section<'a>>> {
+        noted!(self, key, recorded::Kind::Tables);
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         let Value::List(items) = &entry.node.value else {
             return Err(self.wrong(entry, "a list of tables", "[{ ... }]"));
@@ -166,6 +180,7 @@ impl<'a> Section<'a> {
 
     /// The entries of a table whose keys are free names.
     pub fn free_table(&self, key: &str, example: &str) -> Result<&'a [Entry]> {
+        noted!(self, key, recorded::Kind::FreeTable);
         match self.get(key) {
             None => Ok(&[]),
             Some(entry) => match &entry.node.value {
@@ -192,6 +207,7 @@ impl<'a> Section<'a> {
     }
 
     pub fn text(&self, key: &str) -> Result<Option<Text>> {
+        noted!(self, key, recorded::Kind::Text);
         let read = |entry: &Entry| match &entry.node.value {
             Value::Text(value) => {
                 Ok(Text { value: value.clone(), line: entry.line, key: self.dotted(&entry.key) })
@@ -203,6 +219,7 @@ impl<'a> Section<'a> {
 
     /// A list of strings; empty when the key is missing.
     pub fn texts(&self, key: &str) -> Result<Vec<Text>> {
+        noted!(self, key, recorded::Kind::Texts);
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         let Value::List(items) = &entry.node.value else {
             return Err(self.wrong(entry, "a list of strings", "[\"...\"]"));
@@ -224,6 +241,7 @@ impl<'a> Section<'a> {
 
     /// One string, or a list of them; empty when the key is missing.
     pub(crate) fn one_or_more(&self, key: &str) -> Result<Vec<Text>> {
+        noted!(self, key, recorded::Kind::OneOrMore);
         match self.get(key).map(|entry| &entry.node.value) {
             Some(Value::Text(_)) => Ok(self.text(key)?.into_iter().collect()),
             _ => self.texts(key),
@@ -232,6 +250,7 @@ impl<'a> Section<'a> {
 
     /// A table of free names to strings.
     pub(crate) fn text_map(&self, key: &str) -> Result<Vec<(String, Text)>> {
+        noted!(self, key, recorded::Kind::TextMap);
         let read = |entry: &Entry| {
             let dotted = format!("{}.{}", self.dotted(key), entry.key);
             let Some(value) = entry.node.as_text() else {
@@ -250,6 +269,7 @@ impl<'a> Section<'a> {
         keys: &'static [&'static str],
         example: &str,
     ) -> Result<Vec<(&'a str, Section<'a>)>> {
+        noted!(self, key, recorded::Kind::Named);
         let open = |entry: &'a Entry| {
             let path = format!("{}.{}", self.dotted(key), entry.key);
             let section =
@@ -261,6 +281,7 @@ impl<'a> Section<'a> {
 
     /// A table of free names to lists of strings.
     pub fn lists(&self, key: &str) -> Result<BTreeMap<String, Vec<String>>> {
+        noted!(self, key, recorded::Kind::Lists);
         let read = |entry: &Entry| {
             let text = |item: &Node| item.as_text().map(str::to_owned);
             let texts = match &entry.node.value {
@@ -277,6 +298,7 @@ impl<'a> Section<'a> {
     }
 
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        noted!(self, key, recorded::Kind::Flag);
         let read = |entry: &Entry| match entry.node.value {
             Value::Bool(flag) => Ok(flag),
             _ => Err(self.wrong(entry, "a boolean", "true")),
@@ -286,11 +308,13 @@ impl<'a> Section<'a> {
 
     /// A duration that may be zero.
     pub fn grace(&self, key: &str) -> Result<Option<Duration>> {
+        noted!(self, key, recorded::Kind::Grace);
         self.get(key).map(|entry| self.read_duration(entry)).transpose()
     }
 
     /// A duration longer than zero.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>> {
+        noted!(self, key, recorded::Kind::Duration);
         match self.grace(key)? {
             Some(Duration::ZERO) => Err(self.key_error(key, "must be longer than zero", None)),
             duration => Ok(duration),
@@ -299,6 +323,7 @@ impl<'a> Section<'a> {
 
     /// The durations of a table of free names, each longer than zero.
     pub(crate) fn durations(&self, key: &str) -> Result<Vec<(String, Duration)>> {
+        noted!(self, key, recorded::Kind::Durations);
         let Some(entry) = self.get(key) else { return Ok(Vec::new()) };
         self.free_table(key, "{ NAME = \"30s\" }")?;
         let path = self.dotted(key);
@@ -336,6 +361,7 @@ impl<'a> Section<'a> {
 
     /// A number of bytes, more than none.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
+        noted!(self, key, recorded::Kind::Size);
         const HELP: &str = "write a number with its unit, such as \"1MiB\" or \"200KB\"";
         let read = |entry: &Entry| match &entry.node.value {
             Value::Text(text) => parse_size(text).map_err(|problem| self.key_error(key, problem, Some(HELP))),
@@ -347,6 +373,7 @@ impl<'a> Section<'a> {
 
     /// A whole number within `range`.
     pub fn number<T: TryFrom<i64>>(&self, key: &str, least: i64) -> Result<Option<T>> {
+        noted!(self, key, recorded::Kind::number::<T>(least));
         let read = |entry: &Entry| match entry.node.value {
             Value::Int(number) if number < least => {
                 Err(self.key_error(key, format!("must be at least {least}"), None))
@@ -361,6 +388,7 @@ impl<'a> Section<'a> {
 
     /// A limit: a whole number from 1, one of `words`, or nothing.
     pub fn limit<T: Copy + From<NonZeroUsize>>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>> {
+        noted!(self, key, recorded::Kind::limit(words));
         let Some(entry) = self.get(key) else { return Ok(None) };
         match &entry.node.value {
             Value::Int(_) => Ok(self.number::<usize>(key, 1)?.and_then(NonZeroUsize::new).map(T::from)),
@@ -375,6 +403,7 @@ impl<'a> Section<'a> {
     }
 
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
+        noted!(self, key, recorded::Kind::Float);
         let read = |entry: &Entry| match entry.node.value {
             Value::Float(number) if number.is_finite() => Ok(number),
             Value::Int(number) => Ok(number as f64),
@@ -390,6 +419,7 @@ impl<'a> Section<'a> {
 
     /// Reads a word like [`Section::choice`]. `more` is what else can be written, for the message.
     pub(crate) fn choice_or<T: Copy>(&self, key: &str, words: &[(&str, T)], more: &str) -> Result<Option<T>> {
+        noted!(self, key, recorded::Kind::words(words));
         let Some(text) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == text.value) {
             Some((_, choice)) => Ok(Some(*choice)),
@@ -450,37 +480,4 @@ impl<'a> Section<'a> {
 /// A key as it is written in a dotted path.
 fn quoted(key: &str) -> String {
     if is_bare(key) { key.to_owned() } else { format!("{key:?}") }
-}
-
-/// Reads "30s"; the error is a message.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration > LONGEST => Err("a duration may be one year at most".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("not a duration: {error}")),
-    }
-}
-
-/// Reads "1MiB"; the error is a message.
-pub fn parse_size(text: &str) -> Result<usize, String> {
-    const UNITS: [(&str, usize); 7] = [
-        ("B", 1),
-        ("KB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-    ];
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let number = text[..text.len() - unit.len()].parse::<usize>();
-    let (Ok(number), Some((_, factor))) = (number, UNITS.iter().find(|(name, _)| *name == unit.trim()))
-    else {
-        return Err("not a size".to_owned());
-    };
-    match number.checked_mul(*factor) {
-        Some(0) => Err("must be more than zero".to_owned()),
-        Some(bytes) => Ok(bytes),
-        None => Err("the number is too large".to_owned()),
-    }
 }

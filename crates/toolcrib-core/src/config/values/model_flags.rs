@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::models::OWN;
 use crate::{
     address,
-    config::{Config, Env, LlmApi, LlmConfig},
+    config::{Config, Env, LlmApi, LlmConfig, origin_of},
     error::Error,
 };
 
@@ -17,6 +17,8 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The variables that OpenAI's own clients read.
 const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+/// The variable from which many clients of such servers take the name of the model.
+const OPENAI_MODEL: &str = "OPENAI_MODEL";
 /// The source of the address in messages, where there is only the key.
 pub(in crate::config) const DEFAULT: &str = "the default with OPENAI_API_KEY";
 
@@ -59,6 +61,8 @@ pub(in crate::config) struct LlmDraft {
     pub(in crate::config) model: Option<Arc<Error>>,
     pub(in crate::config) base_url: Option<Arc<Error>>,
     pub(in crate::config) api_key: Option<Arc<Error>>,
+    /// Whether it says which model it is, if wrongly.
+    pub(in crate::config) has_model: bool,
     /// Whether it says where it is, if wrongly.
     pub(in crate::config) has_url: bool,
 }
@@ -78,7 +82,9 @@ impl Config {
     /// The model that is asked, with `flags` in place of the keys that they stand for. `None`: there is none.
     ///
     /// Where nothing else says it, the address is `$OPENAI_BASE_URL` (without it and with `$OPENAI_API_KEY`, OpenAI's
-    /// own), and the key of an address that `flags` or a variable gives is `$OPENAI_API_KEY`.
+    /// own), and the key of an address that `flags` or a variable gives is `$OPENAI_API_KEY`; but the key of one address that
+    /// `$OPENAI_BASE_URL` names is not sent to another host. With an address that the file does not have, the model is
+    /// `$OPENAI_MODEL`, if nothing else names it.
     ///
     /// # Errors
     /// The flags are incomplete or contradict the configuration; the tables that are used are wrong.
@@ -91,10 +97,16 @@ impl Config {
                 Some(name) => self.models.get(name),
                 None => self.llm.as_ref(),
             };
-            let lacks_url = |draft: &LlmDraft| !draft.has_url && draft.model.is_none();
-            let draft = self.draft(flags).and_then(|draft| draft.as_ref().ok());
+            let env_model = set(OPENAI_MODEL).is_some();
+            let lacks_url = |draft: &LlmDraft| {
+                !draft.has_url && (draft.model.is_none() || (!draft.has_model && env_model))
+            };
+            let can_fill = match self.draft(flags) {
+                None => env_model && flags.client.is_none(),
+                Some(draft) => draft.as_ref().is_ok_and(lacks_url),
+            };
             let env_url = set(OPENAI_BASE_URL).is_some() || set(OPENAI_API_KEY).is_some();
-            if strategy || !(env_url && draft.is_some_and(lacks_url)) {
+            if strategy || !(env_url && can_fill) {
                 return known.cloned().transpose().map(|llm| llm.map(plain));
             }
         }
@@ -138,6 +150,7 @@ impl Config {
             model: None,
             base_url: None,
             api_key: None,
+            has_model: false,
             has_url: false,
         };
         // What the command line says is of one model: the other keys are those of the table itself.
@@ -158,13 +171,20 @@ impl Config {
                 let what = "--base-url needs --model, since the configured model is a script";
                 return Err(wrong(what, help));
             }
-            None => match draft.model {
-                _ if llm.model.is_empty() => {
-                    let help = "name the model as the endpoint lists it under /models: --model NAME";
-                    return Err(wrong("`--base-url` names no model", help.to_owned()));
+            None => match (draft.model, set(OPENAI_MODEL)) {
+                // It is that of an address which the file does not have.
+                (_, Some(model)) if !draft.has_model && (flags.base_url.is_some() || !draft.has_url) => {
+                    model.trim().clone_into(&mut llm.model);
+                    variables.push(OPENAI_MODEL);
                 }
-                Some(error) => return Err(error),
-                None => {}
+                _ if llm.model.is_empty() => {
+                    let help = format!(
+                        "name the model as the endpoint lists it under /models: --model NAME, or {OPENAI_MODEL}"
+                    );
+                    return Err(wrong("`--base-url` names no model", help));
+                }
+                (Some(error), _) => return Err(error),
+                (None, _) => {}
             },
         }
         if script {
@@ -201,7 +221,20 @@ impl Config {
             None => {}
         }
         let keyless = llm.api_keys.is_empty() && given && llm.api != LlmApi::Messages;
-        if let Some(key) = set(OPENAI_API_KEY).filter(|_| keyless) {
+        // The address that the key is of, if that is another one.
+        let elsewhere = set(OPENAI_BASE_URL).map(str::trim).filter(|url| {
+            !origin_of(llm.base_url.as_deref().unwrap_or(url)).eq_ignore_ascii_case(&origin_of(url))
+        });
+        let key = set(OPENAI_API_KEY).filter(|_| keyless);
+        if let (Some(_), Some(url)) = (key, elsewhere) {
+            let what = format!("{OPENAI_API_KEY} is not sent to the address in `--base-url`");
+            let help = format!(
+                "it belongs to {}, which {OPENAI_BASE_URL} names: write the key of this address as api_key into [llm], or \
+                 set {OPENAI_BASE_URL} to it",
+                origin_of(url)
+            );
+            warnings.push(wrong(what, help));
+        } else if let Some(key) = key {
             llm.api_keys.push(key.trim().to_owned());
             llm.api_keys_from = Some(OPENAI_API_KEY.to_owned());
             variables.push(OPENAI_API_KEY);
@@ -368,13 +401,60 @@ mod tests {
         assert_eq!(found("", &m, &[key, url]), both);
         assert_eq!(found("[llm]\nmodel = 'f'", &flags(None, None), &[key, url]), both);
         let flag = flags(Some("m"), Some("http://x/v1"));
-        assert_eq!(found("", &flag, &[key, url]), ("http://x/v1".into(), sk(), vec![OPENAI_API_KEY]));
+        assert_eq!(found("", &flag, &[key]), ("http://x/v1".into(), sk(), vec![OPENAI_API_KEY]));
+        let same = (OPENAI_BASE_URL, "HTTP://X/other");
+        assert_eq!(found("", &flag, &[key, same]).1, sk());
         let file = "[llm]\nbase_url = 'http://f/v1'\nmodel = 'f'";
         assert_eq!(found(file, &flags(None, None), &[key, url]), ("http://f/v1".into(), vec![], vec![]));
         assert_eq!(found(file, &m, &[key, url]), ("http://f/v1".into(), vec![], vec![]));
         let own = "[llm]\napi_key = 'own'";
         assert_eq!(found(own, &flag, &[key]).1, ["own"]);
         assert!(asked("", &flags(None, None), &[key, url]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_key_of_one_address_is_not_sent_to_another() {
+        let set = [(OPENAI_API_KEY, "sk-1"), (OPENAI_BASE_URL, "https://u:p@o.example/v1")];
+        for url in ["http://x/v1", "https://o.example:8443/v1", "http://o.example/v1"] {
+            let asked = asked("", &flags(Some("m"), Some(url)), &set).unwrap().unwrap();
+            assert_eq!((asked.llm.api_keys.len(), asked.llm.api_keys_from), (0, None), "{url}");
+            assert!(asked.variables.is_empty(), "{:?}", asked.variables);
+            let [warning] = &asked.warnings[..] else { panic!("{:?}", asked.warnings) };
+            let told = format!("{warning} {}", warning.help().unwrap());
+            assert!(
+                told.contains("OPENAI_API_KEY is not sent") && told.contains("https://o.example"),
+                "{told}"
+            );
+            assert!(!told.contains("sk-1") && !told.contains("u:p"), "{told}");
+        }
+        let own =
+            asked("[llm]\napi_key = 'own'", &flags(Some("m"), Some("http://x/v1")), &set).unwrap().unwrap();
+        assert!(own.llm.api_keys == ["own"] && own.warnings.is_empty());
+    }
+
+    #[test]
+    fn the_model_of_a_variable_goes_with_an_address_from_elsewhere() {
+        let (model, url) = ((OPENAI_MODEL, " e "), (OPENAI_BASE_URL, "http://o/v1"));
+        let none = || flags(None, None);
+        let found = |text: &str, given: &ModelFlags, set: &[(&str, &str)]| {
+            let asked = asked(text, given, set).unwrap().unwrap();
+            (asked.llm.model, asked.llm.base_url.unwrap(), asked.variables)
+        };
+        let both = (String::from("e"), String::from("http://o/v1"), vec![OPENAI_MODEL, OPENAI_BASE_URL]);
+        assert_eq!(found("", &none(), &[model, url]), both);
+        assert_eq!(found("[llm]\nmax_tokens = 9", &none(), &[model, url]), both);
+        let by_flag = (String::from("e"), String::from("http://x/v1"), vec![OPENAI_MODEL]);
+        assert_eq!(found("", &flags(None, Some("http://x/v1")), &[model, url]), by_flag);
+        assert_eq!(found("", &none(), &[model, (OPENAI_API_KEY, "k")]).1, OPENAI);
+        // What the file or the command line says counts.
+        assert_eq!(found("[llm]\nmodel = 'f'", &none(), &[model, url]).0, "f");
+        assert_eq!(found("", &flags(Some("m"), None), &[model, url]).0, "m");
+        let file = "[llm]\nbase_url = 'http://f/v1'";
+        assert!(asked(file, &none(), &[model, url]).unwrap_err().to_string().contains("model"));
+        assert!(asked("[llm]\nmodel = '${NO}'", &none(), &[model, url]).is_err());
+        assert!(asked("", &none(), &[model]).unwrap().is_none(), "it names no address");
+        let client = ModelFlags::new(Some("c".into()), None, None);
+        assert!(asked("", &client, &[model, url]).unwrap().is_none());
     }
 
     #[test]

@@ -6,6 +6,8 @@ use crate::{
     task::{Input, InputContent},
 };
 
+pub(super) mod schema;
+
 #[test]
 fn ids_are_numbered_and_blank_lines_skipped() {
     let tasks = parse_tasks("t", "\u{feff}{\"input\": \"a\"}\n\n{\"id\": \"x\", \"input\": \"b\"}\r\n{\"calls\": [{\"tool\": \"time.now\"}]}\n").unwrap();

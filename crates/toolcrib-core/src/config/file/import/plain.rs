@@ -31,7 +31,7 @@ const TOKENS: [&str; 14] = [
 const TOKEN_LENGTH: usize = 16;
 
 /// The keys of `table`, in the words of `servers.toml`, that hold a secret in plain text, each with its line.
-pub(super) fn secrets(table: &Node) -> Vec<(String, usize)> {
+pub fn secrets(table: &Node) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for Entry { key, line, node } in table.entries() {
         match (&node.value, key.as_str()) {

@@ -1,14 +1,16 @@
 //! Merges the servers of imported files.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use super::Merge;
 use crate::{
     config::{
         ServerEntry,
         check::owner::Owners,
+        env::Env,
         file::{
             import,
+            raw::{RawKind, RawServer},
             source_location::{SourceLocation, Text},
         },
     },
@@ -57,6 +59,10 @@ impl Merge<'_> {
                 Ok(raw) if !raw.enabled => {
                     self.notes.push(format!("{name_of_file}: {name}: disabled, skipped"));
                 }
+                // What `toolcrib install` has written for this file: it would start itself.
+                Ok(raw) if is_entry_for(&raw, origin, self.env) => {
+                    tracing::debug!(%name, file = name_of_file, "the entry for this configuration is no server of it");
+                }
                 Ok(raw) => self.add(raw),
                 Err(error) => {
                     let (source, server) = (from.file.clone(), Err(Arc::new(error)));
@@ -67,4 +73,23 @@ impl Merge<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a server of another program's file is toolcrib with the configuration at `origin`.
+fn is_entry_for(server: &RawServer, origin: &SourceLocation, env: &Env) -> bool {
+    let RawKind::Command { command, args, .. } = &server.kind else { return false };
+    let mut words = args.iter().map(|word| word.value.as_str());
+    let is_ours = Path::new(&command.value).file_name().is_some_and(|name| name == "toolcrib");
+    if !is_ours || !words.any(|word| word == "connect") {
+        return false;
+    }
+    let mut words =
+        args.iter().map(|word| word.value.as_str()).skip_while(|word| !matches!(*word, "--config" | "-c"));
+    let Some(named) = words.nth(1) else { return true };
+    let named = env.resolve(&server.origin.folder, named);
+    let real = |file: &Path| {
+        let folder = file.parent()?.canonicalize().ok()?;
+        file.canonicalize().ok().or_else(|| Some(folder.join(file.file_name()?)))
+    };
+    origin.file.as_deref().is_some_and(|own| real(own).is_some_and(|own| real(&named) == Some(own)))
 }

@@ -29,21 +29,23 @@ pub(in crate::config) struct RawStrategy {
     pub(in crate::config) overrides: Option<Overrides>,
 }
 
+/// Keys of `[llm]` that clients do not inherit.
+pub(in crate::config) const NOT_SHARED: [&str; 11] = [
+    "api",
+    "api_key",
+    "max_in_flight",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "price",
+    "prompt_cache",
+    "prefill",
+    "extra_body",
+    "cache",
+    "batch",
+];
+
 /// If `[llm]` has no model itself, keys that clients do not inherit from it would have no effect.
 pub(super) fn check_own(llm: &Section<'_>) -> Result<()> {
-    const NOT_SHARED: [&str; 11] = [
-        "api",
-        "api_key",
-        "max_in_flight",
-        "requests_per_minute",
-        "tokens_per_minute",
-        "price",
-        "prompt_cache",
-        "prefill",
-        "extra_body",
-        "cache",
-        "batch",
-    ];
     if !llm.has("client") || llm.has("model") || llm.has("base_url") {
         return Ok(());
     }

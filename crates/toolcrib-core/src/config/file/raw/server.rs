@@ -68,7 +68,7 @@ pub(super) const RESTART: &[&str] = &["max", "within", "backoff"];
 pub(super) const SANDBOX: &[&str] = &["read", "write", "network", "local_sockets", "best_effort"];
 
 /// Keys that do something for one or two of the three kinds only: `(key, command, url, builtin)`.
-const PLACES: &[(&str, bool, bool, bool)] = &[
+pub(in crate::config) const PLACES: &[(&str, bool, bool, bool)] = &[
     ("args", true, false, true),
     ("env", true, false, false),
     ("env_file", true, true, false),

@@ -1,0 +1,211 @@
+//! Rules of the schema that the functions which read a value do not tell: those that the code checks by hand.
+//!
+//! A rule that is wrong or missing here is found by `check.rs`: it compares what the schema refuses with what the code refuses, for
+//! every configuration of the tests.
+
+use serde_json::{Map, Value, json};
+
+use crate::config::{
+    BUILTINS, RollbackReason,
+    file::raw::{NOT_SHARED, PLACES},
+};
+
+/// Units of a duration.
+const UNITS: &str = "nanos|nsec|ns|usec|us|\u{b5}s|millis|msec|ms|seconds|second|secs|sec|s|minutes|minute|mins|min|m|hours|hour|\
+                     hrs|hr|h|days|day|d|weeks|week|wks|wk|w|months|month|M|years|year|yrs|yr|y";
+
+/// A duration within a longer pattern.
+fn duration() -> String {
+    format!(r"\s*(0|([0-9][0-9\s]*(\.[0-9\s]+)?({UNITS})\s*)+)")
+}
+
+pub(super) fn definitions() -> Value {
+    let whole = format!("^{}$", duration());
+    json!({
+        "duration": {"type": "string", "allOf": [{"pattern": whole}, {"pattern": "[1-9]"}]},
+        "duration_or_none": {"type": "string", "pattern": whole},
+        "size": {"type": "string", "pattern": r"^0*[1-9][0-9]*\s*(B|KB|MB|GB|KiB|MiB|GiB)$"},
+    })
+}
+
+/// Values that are read by hand, as a whole.
+pub(super) fn whole(path: &str, key: &str) -> Option<Value> {
+    Some(match (path, key) {
+        ("", "schema") => json!({"const": 1}),
+        ("defaults" | "servers.*", "lifecycle") => json!({"anyOf": [
+            {"enum": ["eager", "lazy", "background"]},
+            {"type": "string", "allOf": [{"pattern": format!("^idle:{}$", duration())}, {"pattern": "[1-9]"}]},
+        ]}),
+        ("defaults" | "servers.*", "template") => json!({"enum": ["auto", "all", false]}),
+        ("defaults", "guard") => {
+            json!({"anyOf": [{"enum": ["auto", "off"]}, {"type": "string", "pattern": "^/"}]})
+        }
+        ("servers.*", "builtin") => json!({"enum": BUILTINS}),
+        ("llm", "extra_body") => json!({"type": "object"}),
+        ("agent.rollback", "on") => {
+            json!({"type": "array", "items": {"enum": RollbackReason::ALL.map(RollbackReason::name)}})
+        }
+        ("run", "score") => json!({"anyOf": [
+            {"enum": ["contains", "exact", "regex", "numeric", "boxed", "judge"]},
+            {"type": "string", "pattern": r"^numeric:\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"},
+        ]}),
+        ("judge", "grades") => json!({
+            "type": "object",
+            "additionalProperties": {"type": "number", "minimum": 0, "maximum": 1},
+        }),
+        ("gateway.oauth", "issuer") => {
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]})
+        }
+        ("gateway", "search") => json!({"enum": [true, false, "auto"]}),
+        _ => return None,
+    })
+}
+
+/// Further rules of a value.
+pub(super) fn of_value(path: &str, key: &str) -> Option<Value> {
+    let name = json!({"propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}});
+    Some(match (path, key) {
+        ("", "servers" | "agents") => name,
+        ("run", "k") => json!({"maximum": 10_000}),
+        ("llm" | "llm.strategies.*.override", "temperature") | ("llm.price", _) => json!({"minimum": 0}),
+        ("servers.*", "cpu_max") => json!({"exclusiveMinimum": 0}),
+        ("servers.*", "env") => json!({"propertyNames": {"pattern": "^[^=\\u0000]+$"}}),
+        ("servers.*", "watch") => {
+            json!({"items": {"not": {"anyOf": [{"pattern": "^/"}, {"pattern": r"(^|/)\.\.(/|$)"}]}}})
+        }
+        ("servers.*.tools", "rename") => {
+            json!({"additionalProperties": {"pattern": "^[A-Za-z0-9_-]{1,64}$"}})
+        }
+        ("servers.*.restart", "backoff") => json!({"pattern": format!(r"^{0}\.\.{0}$", duration())}),
+        ("llm", "clients" | "strategies") => json!({"propertyNames": {"not": {"const": "llm"}}}),
+        ("llm.strategies.*", "fallback" | "round_robin" | "race") => json!({"minItems": 1}),
+        ("judge", "prompt") => json!({"pattern": r"\{answer\}"}),
+        ("extract", "prompt") => json!({"allOf": [{"pattern": r"\{question\}"}, {"pattern": r"\{page\}"}]}),
+        ("gateway", "listen") => json!({"pattern": r"^([0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+$"}),
+        ("gateway", "max_name") => json!({"maximum": 64}),
+        ("gateway", "origins") => json!({"items": {"pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@* ]+$"}}),
+        ("gateway.oauth", "required_scopes") => json!({"items": {"pattern": SCOPE}}),
+        ("gateway.oauth", "scopes") => json!({"propertyNames": {"pattern": SCOPE}, "maxProperties": 64}),
+        _ => return None,
+    })
+}
+
+const SCOPE: &str = r"^[!#-\[\]-~]{1,256}$";
+
+/// Rules between the keys of a table.
+pub(super) fn of_table(path: &str) -> Option<Value> {
+    let is_on = |key: &str| json!({"required": [key], "properties": {key: {"const": true}}});
+    let none = |keys: &[&str]| -> Map<String, Value> {
+        keys.iter().map(|key| ((*key).to_owned(), json!(false))).collect()
+    };
+    let not_shared = none(&NOT_SHARED);
+    Some(match path {
+        "servers.*" => {
+            let stray = |kind: &str, is_home: fn(&(&str, bool, bool, bool)) -> bool| {
+                let stray: Vec<&str> =
+                    PLACES.iter().filter(|place| !is_home(place)).map(|place| place.0).collect();
+                json!({"if": {"required": [kind]}, "then": {"properties": none(&stray)}})
+            };
+            json!({
+                "oneOf": [{"required": ["command"]}, {"required": ["url"]}, {"required": ["builtin"]}],
+                "allOf": [
+                    stray("command", |place| place.1),
+                    stray("url", |place| place.2),
+                    stray("builtin", |place| place.3),
+                    {"if": is_on("required"), "then": {"properties": {"lifecycle": {"enum": ["eager"]}}}},
+                    {
+                        "if": {"required": ["spares"], "properties": {"spares": {"minimum": 1}}},
+                        "then": {"required": ["scope"], "properties": {"scope": {"enum": ["task", "client"]}}},
+                    },
+                    {
+                        "if": {"required": ["oauth"]},
+                        "then": {"properties": {"headers": {"propertyNames": {
+                            "not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"},
+                        }}}},
+                    },
+                ],
+            })
+        }
+        "servers.*.oauth" => json!({
+            "dependencies": {"client_secret": ["client_id"], "private_key_file": ["client_id"]},
+            "allOf": [
+                {"not": {"required": ["client_secret", "private_key_file"]}},
+                {"not": {"required": ["client_metadata_url", "client_id"]}},
+                {
+                    "if": {"required": ["grant"], "properties": {"grant": {"const": "client_credentials"}}},
+                    "then": {
+                        "anyOf": [{"required": ["client_secret"]}, {"required": ["private_key_file"]}],
+                        "properties": {"redirect_port": false},
+                    },
+                },
+            ],
+        }),
+        "servers.*.result_filter.deny_args" => json!({"required": ["tool", "arg", "match"]}),
+        "llm.price" => json!({"required": ["in", "out"]}),
+        "llm" => json!({"allOf": [
+            {
+                "if": {
+                    "required": ["client"],
+                    "not": {"anyOf": [{"required": ["model"]}, {"required": ["base_url"]}]},
+                },
+                "then": {"properties": not_shared},
+            },
+            {"if": {"required": ["first_token_timeout"]}, "then": is_on("stream")},
+            {"if": {"required": ["idle_timeout"]}, "then": is_on("stream")},
+            {"if": {"required": ["seed"]}, "then": {"properties": {"api": {"enum": ["chat", "completions"]}}}},
+            {"if": is_on("prompt_cache"), "then": {"required": ["api"], "properties": {"api": {"const": "messages"}}}},
+            {"if": is_on("prefill"), "then": {"properties": {"api": {"enum": ["chat", "completions", "messages"]}}}},
+            {
+                "if": {"required": ["batch"], "properties": {"batch": {
+                    "required": ["size"], "properties": {"size": {"minimum": 2}},
+                }}},
+                "then": {"required": ["api"], "properties": {"api": {"const": "completions"}}},
+            },
+            {
+                "if": {"required": ["cache"], "properties": {"cache": {"not": is_on("sampled")}}},
+                "then": {"anyOf": [
+                    {"required": ["seed"]},
+                    {"required": ["temperature"], "properties": {"temperature": {"const": 0}}},
+                ]},
+            },
+        ]}),
+        "llm.strategies.*" => json!({
+            "oneOf": [{"required": ["fallback"]}, {"required": ["round_robin"]}, {"required": ["race"]}],
+            "dependencies": {"start": ["round_robin"], "delay": ["race"]},
+        }),
+        "agent" => json!({"allOf": [{
+            "if": {"required": ["tool_protocol"], "properties": {"tool_protocol": {"const": "xml"}}},
+            "then": {"properties": {"tool_choice": {"const": "auto"}}},
+        }]}),
+        "agent.fallback" => json!({
+            "required": ["tool", "to"],
+            "oneOf": [
+                {"required": ["arg", "match"], "properties": {"error": false}},
+                {"required": ["error"], "properties": {"arg": false, "match": false}},
+            ],
+        }),
+        "agent.rollback" => json!({"if": {
+            "required": ["on"], "properties": {"on": {"contains": {"const": "result"}}},
+        }, "then": {"required": ["results"], "properties": {"results": {"minItems": 1}}}}),
+        "agents.*" => json!({"required": ["description"]}),
+        "gateway.tokens" => json!({"required": ["token"]}),
+        "gateway.tls" => json!({"required": ["cert", "key"]}),
+        "gateway.oauth" => json!({"required": ["issuer"], "allOf": [{
+            "if": {"required": ["jwks"]}, "then": {"properties": {"issuer": {"maxItems": 1}}},
+        }]}),
+        _ => return None,
+    })
+}
+
+/// Descriptions of keys that no comment of the example stands above.
+pub(super) fn description(path: &str, key: &str) -> Option<&'static str> {
+    Some(match (path, key) {
+        ("", "servers") => {
+            "The tool servers, each with a name: [servers.NAME]. Each has one of `command` (a program), `url` (a remote server) and `builtin`."
+        }
+        ("", "profile") => {
+            "Profiles, for kinds of runs: `toolcrib --profile NAME ...` uses the tables of a profile in place of those above."
+        }
+        _ => return None,
+    })
+}

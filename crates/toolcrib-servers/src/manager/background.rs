@@ -1,3 +1,0 @@
-//! Background work of the manager.
-
-pub(super) use crate::background::Background;

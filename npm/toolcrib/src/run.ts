@@ -1,0 +1,170 @@
+/** Runs: tasks that agents carry out, with a folder of results. */
+import { configParams, type Config, type ConfigOptions } from "./config.js";
+import type { Params } from "./connection.js";
+import "./dispose.js";
+import { Host } from "./host.js";
+import { modelParams, type LlmClient, type Model } from "./llm.js";
+import { Queue } from "./queue.js";
+import { camelCased, serverEventOf, typed, type AgentEvent, type JsonObject, type ServerEvent, type Task, type TaskReport } from "./types.js";
+
+/** A file of tasks, or tasks. */
+export type Tasks = string | Task[];
+
+/** Scores an answer: from 0 to 1, right or wrong, or null to leave it to the task's own scorer. */
+export type Scorer = (task: JsonObject, report: TaskReport) => Score | Promise<Score>;
+export type Score = number | boolean | null | undefined;
+
+/** Options of a run, as `toolcrib run` has them. */
+export interface RunOptions {
+  /** A client of a model, or a model. Default: the `[llm]` of the configuration. */
+  llm?: LlmClient | Model;
+  /** Tasks at a time. */
+  jobs?: number;
+  /** Times that each task is carried out. */
+  k?: number;
+  untilPass?: boolean;
+  /** The folder of all runs. Default: `runs`. */
+  out?: string;
+  resume?: "never" | "interrupted" | "errored" | { run: string; errored?: boolean };
+  record?: boolean;
+  /** The cassette that models and tools answer from, or the folder of its run. */
+  replay?: string;
+  budget?: { usd?: number; tokens?: number; seconds?: number };
+  allowCommands?: boolean;
+  limit?: number;
+  filter?: string;
+  /** Iterating gives the events of agents, too. */
+  events?: boolean;
+  score?: Scorer;
+  /** Ends the run: tasks under way are cancelled. */
+  signal?: AbortSignal;
+}
+
+/** Something that happens in a run. */
+export type RunEvent =
+  | { type: "opened"; run: string; tasks_left: number }
+  | { type: "server"; event: ServerEvent }
+  | { type: "servers_started"; ready: number; servers: JsonObject[]; wall_ms: number }
+  | { type: "start_cancelled"; report: JsonObject }
+  | { type: "warning"; warning: JsonObject }
+  | { type: "agent"; event: AgentEvent }
+  | { type: "task_ended"; report: TaskReport };
+
+/** The end of a run. */
+export interface RunSummary {
+  run: string;
+  folder: string;
+  /** The document of `toolcrib run --json`. */
+  totals: JsonObject;
+  warnings: unknown[];
+  initMs: number;
+  wallMs: number;
+  end: unknown;
+  [member: string]: unknown;
+}
+
+/** Carries out tasks with servers of their own. */
+export function run(tasks: Tasks, options: RunOptions & ConfigOptions & { config?: Config } = {}): Run {
+  return Run.on(undefined, { config: configParams(options.config, options) }, tasks, options, options);
+}
+
+/**
+ * A run that goes on. Iterating gives its events, `summary` its end. To stop reading does not end it: `cancel` does, and the end of
+ * an `await using`.
+ */
+export class Run implements AsyncIterable<RunEvent>, AsyncDisposable {
+  readonly summary: Promise<RunSummary>;
+  readonly #events = new Queue<RunEvent>();
+  readonly #stop = new AbortController();
+
+  private constructor(host: Host | undefined, on: Params, tasks: Tasks, options: RunOptions, reading: ConfigOptions) {
+    this.summary = this.#carryOut(host, on, tasks, options, reading);
+  }
+
+  /** Begins a run, on a manager or with a configuration. */
+  static on(host: Host | undefined, on: Params, tasks: Tasks, options: RunOptions, reading: ConfigOptions = {}): Run {
+    return new Run(host, on, tasks, options, reading);
+  }
+
+  /** Ends the run. What its tasks have done until then is in its folder. */
+  cancel(): void {
+    this.#stop.abort();
+  }
+
+  [Symbol.asyncIterator](): AsyncIterator<RunEvent> {
+    this.summary.then(() => this.#events.end(), (error: Error) => this.#events.end(error));
+    return { next: () => this.#events.next() };
+  }
+
+  /** Ends the run, and waits for that. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.cancel();
+    await this.summary.catch(() => {});
+  }
+
+  async #carryOut(of: Host | undefined, on: Params, tasks: Tasks, options: RunOptions, reading: ConfigOptions) {
+    const host = of ?? (await Host.acquire());
+    const { llm, score, signal } = options;
+    const name = host.register("run", {
+      told: (method, params) => {
+        if (method === "run.event") {
+          this.#events.push(eventOf(params["event"]), hasReport(params["event"]));
+        }
+      },
+      asked: async (_, { task, report }) => {
+        const given = await score?.(task as JsonObject, report as TaskReport);
+        return { score: given === undefined || given === null ? null : Number(given) };
+      },
+    });
+    try {
+      const params = { run: name, ...on, ...models(llm, reading), ...settings(tasks, options) };
+      const stop = signal ? AbortSignal.any([signal, this.#stop.signal]) : this.#stop.signal;
+      return camelCased((await host.request("run.start", params, { signal: stop })) as JsonObject) as RunSummary;
+    } finally {
+      host.unregister(name);
+      if (!of) {
+        await host.release();
+      }
+    }
+  }
+}
+
+function models(llm: LlmClient | Model | undefined, reading: ConfigOptions): Params {
+  if (llm === undefined) {
+    return {};
+  }
+  return "chat" in llm ? { llm: llm.name } : { model: modelParams(llm as Model, reading) };
+}
+
+function settings(tasks: Tasks, options: RunOptions): Params {
+  const { jobs, k, out, resume, record, replay, budget, limit, filter, events } = options;
+  return {
+    tasks: typeof tasks === "string" ? { file: tasks } : tasks,
+    until_pass: options.untilPass,
+    allow_commands: options.allowCommands,
+    score: options.score !== undefined,
+    ...{ jobs, k, out, resume, record, replay, budget, limit, filter, events },
+  };
+}
+
+function hasReport(event: unknown): boolean {
+  return typeof event === "object" && event !== null && "task_ended" in event;
+}
+
+function eventOf(event: unknown): RunEvent {
+  const [type = "", value] = Object.entries(event as JsonObject)[0] ?? [];
+  switch (type) {
+    case "task_ended":
+    case "start_cancelled":
+      return { type, report: value } as RunEvent;
+    case "warning":
+      return { type, warning: value } as RunEvent;
+    case "server":
+      return { type, event: serverEventOf(value) };
+    case "agent":
+      return { type, event: value as AgentEvent };
+    default:
+      return typed(event) as RunEvent;
+  }
+}
+

@@ -1,0 +1,131 @@
+/** Model clients, agents and runs, with scripted models: docs/scripted-models.md. */
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { LlmClient, Manager, run, type Delta, type RunEvent } from "toolcrib";
+import { folder } from "./support.js";
+
+const ECHO = '[[steps]]\nwhen = { contains = "slow" }\nlatency = "600s"\nsay = "late"\n[[steps]]\nsay = "you said {{user}}"\n';
+const CALLS =
+  '[[steps]]\nwhen = { role = "user" }\ncalls = [{ tool = "calc__evaluate", args = { expression = "6*7" } }]\n[[steps]]\nsay = "{{last}}"\n';
+const calc = { servers: { calc: { builtin: "calc" } } };
+
+test("a model answers, in pieces and in batches", async (context) => {
+  const path = folder(context, { "model.toml": ECHO });
+  await using llm = await LlmClient.open({ model: "script:model.toml" }, { folder: path });
+  const answer = await llm.chat("a");
+  assert.deepEqual([answer.content, answer.message], ["you said a", { role: "assistant", content: "you said a" }]);
+  assert.deepEqual([answer.toolCalls, answer.costUsd, answer.finish], [[], null, "stop"]);
+  const conversation = [{ role: "user", content: "b" }, answer.message, { role: "user", content: "c" }];
+  assert.equal((await llm.chat({ messages: conversation, maxTokens: 10 })).content, "you said b");
+  const stream = llm.stream("d");
+  const pieces: Delta[] = [];
+  for await (const delta of stream) {
+    pieces.push(delta);
+  }
+  assert.equal(pieces.map((delta) => (delta.type === "text" ? delta.text : "")).join(""), "you said d");
+  assert.equal((await stream.answer).content, "you said d");
+  const answers = new Map<number, string>();
+  for await (const { index, answer, error } of llm.batch(["x", { messages: [{ role: "user", content: "y" }] }])) {
+    answers.set(index, answer ? answer.content : error.message);
+  }
+  assert.deepEqual([answers.get(0), answers.get(1)], ["you said x", "you said y"]);
+  assert.equal((await llm.stats()).requestCount, 5);
+});
+
+test("requests to a model are given up", async (context) => {
+  const path = folder(context, { "model.toml": ECHO });
+  const llm = await LlmClient.open({ model: "script:model.toml" }, { folder: path });
+  await assert.rejects(llm.chat("slow", { signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
+  await assert.rejects(llm.chat("slow", { timeout: 50 }), { name: "ToolcribError" });
+  // The one that is there is enough.
+  for await (const { answer } of llm.batch(["slow", "quick"])) {
+    assert.equal(answer?.content, "you said quick");
+    break;
+  }
+  const stopped = llm.stream("slow", { signal: AbortSignal.timeout(50) });
+  await assert.rejects(stopped[Symbol.asyncIterator]().next(), { name: "TimeoutError" });
+  const open = llm.chat("slow");
+  const [closed, failed] = await Promise.allSettled([llm.close(), open]);
+  assert.deepEqual([closed.status, failed.status], ["fulfilled", "rejected"]);
+  await assert.rejects(LlmClient.open({ model: "script:nowhere.toml" }, { folder: path }), { name: "ToolcribError" });
+});
+
+test("an agent calls tools and answers", async (context) => {
+  const path = folder(context, { "model.toml": CALLS });
+  await using manager = await Manager.start({ ...calc, llm: { model: "script:model.toml" } }, { folder: path });
+  const events: string[] = [];
+  const report = await manager.agent().run("6 by 7?", { onEvent: ({ event }) => events.push(event) });
+  assert.deepEqual([report.status, report.answer, report.turns], ["unscored", "42", 2]);
+  assert.ok(report.transcript && report.transcript.length >= 4);
+  assert.ok(events.includes("call_ended"), events.join());
+  await using llm = await LlmClient.open({ model: "script:model.toml" }, { folder: path });
+  const agent = manager.agent({ llm, tools: ["calc.*"], settings: { system: "Calculate." } });
+  const reports = await Promise.all([agent.run({ id: "a", input: "6 by 7?", target: "42" }), agent.run("7 by 6?")]);
+  assert.deepEqual(reports.map((report) => report.status), ["passed", "unscored"]);
+});
+
+test("an agent that is given up reports so", async (context) => {
+  const path = folder(context, { "model.toml": ECHO });
+  await using manager = await Manager.start({ ...calc, llm: { model: "script:model.toml" } }, { folder: path });
+  const report = await manager.agent().run("slow", { signal: AbortSignal.timeout(50) });
+  assert.equal(report.status, "cancelled");
+});
+
+test("a run gives events, asks for scores and leaves a folder", async (context) => {
+  const path = folder(context, { "model.toml": CALLS });
+  await using manager = await Manager.start({ ...calc, llm: { model: "script:model.toml" } }, { folder: path });
+  const scored: unknown[] = [];
+  const running = manager.run([{ id: "a", input: "6 by 7?" }, { id: "b", input: "7 by 6?" }, "And 42?"], {
+    out: join(path, "runs"),
+    events: true,
+    jobs: 2,
+    score: async (task, report) => {
+      scored.push([task["id"], report.answer]);
+      return task["id"] === "a" ? 1 : task["id"] === "b" ? false : null;
+    },
+  });
+  const events: RunEvent[] = [];
+  for await (const event of running) {
+    events.push(event);
+  }
+  const summary = await running.summary;
+  const { passed, failed, unscored } = summary.totals;
+  assert.deepEqual([passed, failed, unscored, summary.end], [1, 1, 1, "finished"]);
+  assert.deepEqual(scored.sort(), [["3", "42"], ["a", "42"], ["b", "42"]]);
+  const ended = events.flatMap((event) => (event.type === "task_ended" ? [event.report.status] : []));
+  assert.deepEqual(ended.sort(), ["failed", "passed", "unscored"]);
+  assert.ok(events.some((event) => event.type === "agent" && event.event.event === "call_ended"));
+  assert.ok(events.some((event) => event.type === "opened" && event.run === summary.run));
+  assert.ok(existsSync(join(summary.folder, "results.jsonl")));
+});
+
+test("a run with servers of its own, from a file of tasks", async (context) => {
+  const tasks = '{"id": "a", "calls": [{"tool": "calc.evaluate", "args": {"expression": "1+1"}, "expect": {"contains": "2"}}]}\n';
+  const path = folder(context, { "tasks.jsonl": tasks });
+  const summary = await run("tasks.jsonl", { config: calc, folder: path }).summary;
+  assert.equal(summary.totals["passed"], 1);
+  assert.equal(summary.folder, join(path, "runs", summary.run));
+});
+
+test("a run is cancelled, and its mistakes are thrown", async (context) => {
+  const path = folder(context, { "model.toml": ECHO });
+  const llm = { model: "script:model.toml" };
+  const running = run(["slow"], { config: calc, folder: path, llm, events: true });
+  for await (const event of running) {
+    if (event.type === "agent" && event.event.event === "model_started") {
+      running.cancel();
+    }
+  }
+  const { totals } = await running.summary;
+  assert.equal(totals["cancelled"], 1, JSON.stringify(totals));
+  await assert.rejects(run(["slow"], { config: calc, folder: path, llm, signal: AbortSignal.abort() }).summary, { name: "AbortError" });
+  const wrong = run([{ inputs: "?" }], { config: calc, folder: path, llm });
+  await assert.rejects(async () => {
+    for await (const event of wrong) {
+      assert.fail(event.type);
+    }
+  }, { code: "arguments_invalid" });
+  await assert.rejects(wrong.summary, { name: "ToolcribError" });
+});
