@@ -92,7 +92,7 @@ async def parallel(agents: list[Agent]) -> None:
 async def stepped(agents: list[Agent]) -> None:
     from toolcrib import mesa
 
-    await mesa.step(
+    await mesa.astep(
         agents, agents[0].llm, observe=Agent.prompt, apply=lambda agent, answer: agent.act(answer), timeout=LIMIT - 1
     )
 
@@ -123,7 +123,7 @@ async def main() -> None:
     await theirs.agenerate("warm up 0")
     await ours.agenerate("warm up 0")
     rows = [("", count) for count in AGENTS] + [("limited", 20), ("hangs", 20)]
-    print(f"{'agents':16}{'mesa-llm, in turn':34}{'mesa-llm, parallel':34}{'toolcrib.mesa.step':34}")
+    print(f"{'agents':16}{'mesa-llm, in turn':34}{'mesa-llm, parallel':34}{'toolcrib.mesa.astep':34}")
     for trouble, count in rows:
         endpoint.limited, endpoint.hangs = trouble == "limited", trouble == "hangs"
         cells = []
