@@ -9,7 +9,7 @@ import textwrap
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 #: The variable that marks every server of one test.
 VARIABLE = "TOOLCRIB_TEST_MARK"
@@ -89,12 +89,12 @@ class Program:
             sys.stdin.readline()
     """
 
-    def __init__(self, body: str, *, head: str = "", python: list[str] | None = None) -> None:
+    def __init__(self, body: str, *, arguments: Sequence[str] = ()) -> None:
         self.mark = new_mark()
-        text = textwrap.dedent(self.HEAD) + head + "\n" + textwrap.dedent(body)
+        text = textwrap.dedent(self.HEAD) + textwrap.dedent(body)
         paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        command = [*(python or [sys.executable]), "-c", text, self.mark]
+        command = [sys.executable, "-c", text, self.mark, *arguments]
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

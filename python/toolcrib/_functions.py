@@ -20,29 +20,30 @@ Function = Callable[..., Any]
 #: Functions by the names of their servers: lists of functions, or functions by the names of their tools.
 Functions = Mapping[str, "Iterable[Function] | Mapping[str, Function]"]
 
-_SIMPLE: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    bytes: {"type": "string", "contentEncoding": "base64"},
-    None: {"type": "null"},
-    type(None): {"type": "null"},
-    dict: {"type": "object"},
-    list: {"type": "array"},
-    tuple: {"type": "array"},
-    set: {"type": "array"},
-    frozenset: {"type": "array"},
-    Any: {},
-    inspect.Parameter.empty: {},
-}
+#: Looked up by identity: not all that can be an annotation can be a key.
+_SIMPLE: list[tuple[Any, dict[str, Any]]] = [
+    (str, {"type": "string"}),
+    (int, {"type": "integer"}),
+    (float, {"type": "number"}),
+    (bool, {"type": "boolean"}),
+    (bytes, {"type": "string", "contentEncoding": "base64"}),
+    (None, {"type": "null"}),
+    (type(None), {"type": "null"}),
+    (dict, {"type": "object"}),
+    (list, {"type": "array"}),
+    (tuple, {"type": "array"}),
+    (set, {"type": "array"}),
+    (frozenset, {"type": "array"}),
+    (Any, {}),
+]
 
 
 def schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of a type. Any value, if the type has no form in JSON. ``defs`` takes the ``$defs`` of Pydantic models."""
     origin, of = typing.get_origin(kind), typing.get_args(kind)
-    if origin is None and isinstance(kind, typing.Hashable) and kind in _SIMPLE:
-        return dict(_SIMPLE[kind])
+    for simple, schema in _SIMPLE:
+        if simple is kind:
+            return dict(schema)
     if origin is typing.Annotated:
         schema = schema_of(of[0], defs)
         described = next((word for word in of[1:] if isinstance(word, str)), None)
@@ -75,8 +76,8 @@ def _members(kind: Any) -> dict[str, tuple[Any, bool]] | None:
         required = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
         return {one.name: (hints[one.name], one.name in required) for one in fields(kind) if one.init}
     if typing.is_typeddict(kind):
-        hints = typing.get_type_hints(kind)
-        return {name: (hint, name in kind.__required_keys__) for name, hint in hints.items()}
+        keys: Any = getattr(kind, "__required_keys__", ())
+        return {name: (hint, name in keys) for name, hint in typing.get_type_hints(kind).items()}
     return None
 
 
@@ -136,7 +137,7 @@ def _is(kind: Any, of: Any) -> bool:
 def _hints(function: Function) -> dict[str, Any]:
     # Of an object with `__call__`, those of that.
     function = function if inspect.isroutine(function) else type(function).__call__
-    hints = {}
+    hints: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
         try:
             one = types.SimpleNamespace(__annotations__={name: annotation})
@@ -202,9 +203,9 @@ class FunctionServers:
         #: As the host takes them.
         self.described: dict[str, Any] = {}
         for server, given in functions.items():
-            named = given if isinstance(given, Mapping) else {one.__name__: one for one in given}
-            for name, function in named.items():
-                self.add(server, name, function)
+            named = given.items() if isinstance(given, Mapping) else ((one.__name__, one) for one in given)
+            for name, function in named:
+                self.add(server, str(name), function)
 
     def add(self, server: str, name: str, function: Function) -> None:
         """Adds a function, before the start."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator
 
-from langchain_mcp_adapters.tools import load_mcp_tools
+from langchain_mcp_adapters.tools import load_mcp_tools  # type: ignore[import-not-found, unused-ignore]
 
 from ._channel import mcp_session
 from ._core import ManagerCore
