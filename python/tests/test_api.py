@@ -328,6 +328,19 @@ class Api(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(properties["most"]["anyOf"], [{"type": "integer"}, {"type": "null"}])
         self.assertEqual(properties["order"], {"enum": ["a", "b"], "default": "a"})
 
+    def test_objects_stay_in_their_process(self) -> None:
+        with sync.Manager(CALC) as m:
+            with self.assertRaisesRegex(TypeError, "cannot pickle a Manager"):
+                pickle.dumps(m)
+
+    async def test_a_manager_can_be_started_again(self) -> None:
+        m = toolcrib.Manager(CALC)
+        for _ in range(2):
+            events = m.events()
+            async with m:
+                self.assertEqual((await m.call_tool("calc.evaluate", arguments={"expression": "1"})).text, "1")
+            self.assertEqual([event.kind async for event in events], ["starting", "ready", "stopped"])
+
     def test_missing_program(self) -> None:
         import os
 

@@ -152,6 +152,20 @@ m.shutdown()
             0,
         )
 
+    def test_forked_child_that_leaves_the_block(self) -> None:
+        """It leaves the servers to its parent, and raises nothing of its own."""
+        self.ends(
+            """
+with sync.Manager(config) as m, sync.LlmClient("http://127.0.0.1:1/v1", "m") as llm:
+    pid = os.fork()
+    if pid == 0: sys.exit(6)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
+    assert m.call_tool("s1", "echo").text == "{}"
+    ready()
+""",
+            0,
+        )
+
     def test_multiprocessing(self) -> None:
         for method in ["fork", "spawn"]:
             program = Program(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -62,7 +64,9 @@ class Log:
 
 class Contract(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self) -> None:
-        self.mark = new_mark()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder, self.mark = Path(folder.name), new_mark()
         env = {"TOOLCRIB_TEST_MARK": self.mark}
         params = SimpleNamespace(command=sys.executable, args=["-c", SERVER], env=env)
         broken = SimpleNamespace(command="/does/not/exist", args=[], env=None)
@@ -125,6 +129,47 @@ class Contract(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(len(living(self.mark)), 2, "two servers, however many calls")
         await self.tools.cleanup()
         self.assertEqual(await self.call("count"), {"result": "1"})
+
+    async def test_a_server_that_comes_up_later_is_kept(self) -> None:
+        flag = self.folder / "flag"
+        code = f"import os, sys; os.path.exists({str(flag)!r}) or sys.exit('not yet')\n" + SERVER
+        env = {"TOOLCRIB_TEST_MARK": self.mark}
+        late = {"name": "late", "params": SimpleNamespace(command=sys.executable, args=["-c", code], env=env)}
+        self.tools = ToolManager([late])
+        self.assertIn("exited with code 1", (await self.call("count", server="late"))["error"])
+        self.assertIn("error", (await self.tools.get_all_tool_definitions())[0]["tools"][0])
+        flag.touch()
+        outcomes = await asyncio.gather(*[self.call("count", server="late") for _ in range(5)])
+        self.assertEqual(sorted(one["result"] for one in outcomes), ["1", "2", "3", "4", "5"])
+        self.assertEqual((await self.call("count", server="late"))["result"], "6")
+        self.assertEqual(len((await self.tools.get_all_tool_definitions())[0]["tools"]), 8)
+
+    async def test_a_start_that_is_given_up_goes_on(self) -> None:
+        first = asyncio.ensure_future(self.tools.get_all_tool_definitions())
+        await asyncio.sleep(0)
+        first.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await first
+        self.assertEqual(await self.call("two"), {"result": "last"})
+        # Another loop, as of another task of an evaluation.
+        other = await asyncio.to_thread(lambda: asyncio.run(self.tools.execute_tool_call("a", "count", {})))
+        self.assertEqual(other["result"], "1")
+
+    async def test_a_browser_gives_its_first_block(self) -> None:
+        params = self.tools.server_dict["a"]
+        self.tools = ToolManager([{"name": "playwright", "params": params}])
+        self.assertEqual(await self.call("two", server="playwright"), {"result": "first"})
+        self.assertTrue((await self.call("refuses", server="playwright"))["error"].startswith("Tool call failed: "))
+
+    async def test_pages_are_read_without_their_server(self) -> None:
+        markitdown = SimpleNamespace(
+            MarkItDown=lambda **_: SimpleNamespace(convert=lambda url: SimpleNamespace(text_content=f"page of {url}"))
+        )
+        with mock.patch.dict(sys.modules, {"markitdown": markitdown}):
+            self.assertEqual(await self.call("scrape", {"url": "u"}, server="broken"), {"result": "page of u"})
+            self.assertIn("error", await self.call("two", {"url": "u"}, server="broken"))
+        steps = [step for _, step, _ in self.log.steps]
+        self.assertIn("ToolManager | Fallback Success", steps)
 
     async def test_a_call_that_takes_too_long_raises(self) -> None:
         await self.call("two")

@@ -62,10 +62,18 @@ class HostObject:
             raise _errors.ToolcribError(f"the {type(self).__name__} is not started, or is closed", code="closed")
         return self._host
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether it is there to be closed: a forked child leaves it to its parent."""
+        return self._host is not None and self._host.is_ours
+
     def _close(self) -> None:
         self._host = None
         if self._release:
             self._release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle a {type(self).__name__}: it belongs to its process, and another one has to make its own")
 
 
 def _drop(host: Host, name: str) -> None:
@@ -192,6 +200,7 @@ class ManagerCore(HostObject):
         def ended(_: Outcome) -> None:
             if self._events is not None:
                 self._events.end()
+                self._events = None
             self._close()
 
         def stopped(result: dict[str, Any]) -> _types.StopReport:
@@ -441,8 +450,7 @@ class LlmCore(HostObject):
         return self._opened().request(f"llm.{what}", params, listener, after=after)
 
     def _begin_open(self) -> Pending[None]:
-        # Who stops to wait does not take it back from others.
-        return Pending(follow(self._opening, gives_up=False), lambda _: None)
+        return Pending(self._opening, lambda _: None).shared()
 
     def _begin_chat(
         self,

@@ -223,8 +223,16 @@ class FunctionServers:
         if function is None:
             reply(LookupError(f"there is no function {params['tool']}"))
             return
-        named = {name: value_of(hints.get(name, Any), value) for name, value in params["arguments"].items()}
-        running = self._place.run(function, **named)
+        arguments = params["arguments"]
+
+        def named() -> dict[str, Any]:
+            return {name: value_of(hints.get(name, Any), value) for name, value in arguments.items()}
+
+        async def in_loop() -> Any:
+            return await function(**named())
+
+        is_coroutine = inspect.iscoroutinefunction(function)
+        running = self._place.run(in_loop if is_coroutine else lambda: function(**named()))
         reply.on_cancel(running.cancel)
         running.add_done_callback(lambda done: reply(_outcome(done)))
 

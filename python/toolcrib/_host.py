@@ -87,6 +87,11 @@ class Host:
         threading.Thread(target=self._receive, name="toolcrib", daemon=True).start()
         threading.Thread(target=self._send_later, name="toolcrib-send", daemon=True).start()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was started by this process, and not by one that this is a fork of."""
+        return self.pid == os.getpid()
+
     # --- what this process asks -------------------------------------------------------------------------------------
 
     def request(
@@ -97,7 +102,7 @@ class Host:
         ``listener`` gets what the host tells of it, in the receiving thread. If ``after``, an earlier request, failed, and therefore this
         one, its error is the error of this one.
         """
-        if self.pid != os.getpid():
+        if not self.is_ours:
             raise _errors.ForkedError(
                 "the object belongs to the parent of this process", code="forked", help="make another one in the child"
             )
@@ -115,7 +120,7 @@ class Host:
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification, if the host is there."""
-        if self.pid == os.getpid() and not self.died:
+        if self.is_ours and not self.died:
             self._send(b'{"jsonrpc":"2.0","method":"%s","params":%s}\n' % (method.encode(), _encode(params)))
 
     def _given_up(self, number: int) -> None:
@@ -124,7 +129,7 @@ class Host:
 
     def _reply(self, id: str, outcome: Any) -> None:
         self._asked.pop(id, None)
-        if self.pid != os.getpid() or self.died:
+        if not self.is_ours or self.died:
             return
         try:
             if isinstance(outcome, BaseException):
@@ -214,7 +219,7 @@ class Host:
 
     def _lines(self) -> Iterator[bytes]:
         parts: list[bytes] = []
-        while data := self._socket.recv(1 << 16):
+        while data := self._receive_some():
             begin = 0
             while (end := data.find(b"\n", begin)) >= 0:
                 parts.append(data[begin:end])
@@ -223,6 +228,12 @@ class Host:
                 begin = end + 1
             if begin < len(data):
                 parts.append(data[begin:])
+
+    def _receive_some(self) -> bytes:
+        try:
+            return self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            return b""  # It ended before it had read all.
 
     def _take_hello(self, lines: Iterator[bytes]) -> None:
         limit = struct.pack("ll", HELLO, 0)
@@ -329,7 +340,7 @@ class Host:
 
     def remove(self, name: str) -> None:
         """Lets go of an object. The last one ends the host."""
-        if self.pid != os.getpid():
+        if not self.is_ours:
             return
         with self._lock:
             self._objects.pop(name, None)

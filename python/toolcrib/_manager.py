@@ -65,7 +65,7 @@ class Manager(ManagerCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._host is not None:
+        if self._is_open:
             try:
                 await self.shutdown()
             except _errors.HostDied:
@@ -314,7 +314,7 @@ class LlmClient(LlmCore):
 
     async def close(self) -> None:
         """Ends requests under way, and lets go of the client."""
-        if self._host is not None:
+        if self._is_open:
             await self._begin_close()
 
     async def __aenter__(self) -> LlmClient:

@@ -31,6 +31,14 @@ class Pending(Generic[T]):
             self._outcome.cancel()
             raise
 
+    def done(self) -> bool:
+        """Whether the result, or an error, is there."""
+        return self._outcome.done()
+
+    def shared(self) -> Pending[T]:
+        """The same for one of several who wait for it: who stops to wait does not give it up."""
+        return Pending(follow(self._outcome, gives_up=False), self._convert)
+
     def __await__(self) -> Generator[Any, Any, T]:
         return self._convert((yield from (_in_trio if is_trio() else _in_asyncio)(self._outcome).__await__()))
 

@@ -13,6 +13,8 @@ from typing import Any, Container, Mapping, Sequence
 from . import _errors, _types
 from ._config import server as table_of
 from ._manager import Manager
+from ._pending import Pending
+from ._place import Place
 
 __all__ = ["ToolManager"]
 
@@ -47,8 +49,8 @@ class ToolManager:
         self.tool_blacklist: Container[tuple[str, str]] = tool_blacklist or set()
         self.task_log: Any = None
         self._manager: Manager | None = None
-        self._starting: asyncio.Task[Manager] | None = None
-        self._restarting: dict[str, asyncio.Task[None]] = {}
+        self._starting: Pending[None] | None = None
+        self._restarting: dict[str, Pending[None]] = {}
 
     def set_task_log(self, task_log: Any) -> None:
         """The log of a task: ``log_step(level, step, message, metadata)``."""
@@ -105,7 +107,7 @@ class ToolManager:
     async def cleanup(self) -> None:
         """Stops the servers. The next call starts them again."""
         manager, self._manager, self._starting, self._restarting = self._manager, None, None, {}
-        if manager is not None:
+        if manager is not None and manager._is_open:
             await manager.shutdown()
 
     async def _call(self, server: str, tool: str, arguments: Any) -> dict[str, str]:
@@ -166,39 +168,39 @@ class ToolManager:
         unusable = self._unusable(name)
         if unusable:
             return unusable
+        is_first = self._starting is None or not self._starting.done()
         try:
             manager = await self._started()
             status = next(row for row in await manager.status() if row.name == name)
             if status.error is None or status.state == "ready":
                 return manager
+            if is_first:
+                return _words(status.error)
             # It may come up this time. All that ask share a try.
             restarting = self._restarting.get(name)
             if restarting is None or restarting.done():
-                restarting = self._restarting[name] = asyncio.create_task(manager.restart(name))
-            await asyncio.shield(restarting)
+                restarting = self._restarting[name] = manager._begin_on("restart", name)
+            await restarting.shared()
             return manager
         except _errors.ToolcribError as error:
-            return ": ".join([error.message, *error.causes])
+            return _words(error)
 
     async def _started(self) -> Manager:
-        """The manager, started once for all that ask."""
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._start())
-        starting = self._starting
+        """The manager, started once for all that ask, in whatever loop."""
+        manager, starting = self._manager, self._starting
+        if manager is None or starting is None:
+            tables = {name: table_of(params) for name, params in self.server_dict.items() if not self._unusable(name)}
+            # The limit of a call is that of this class.
+            defaults = {"startup_timeout": "5m", "call_timeout": f"{LIMIT + 60:.0f}s"}
+            manager = self._manager = Manager({"servers": tables, "defaults": defaults})
+            starting = self._starting = manager._begin_start(Place.of_caller())
         try:
             # Who is cancelled does not take the start along.
-            return await asyncio.shield(starting)
+            await starting.shared()
         except _errors.ToolcribError:
-            if self._starting is starting:
-                self._starting = None
+            if self._manager is manager:
+                self._manager = self._starting = None
             raise
-
-    async def _start(self) -> Manager:
-        tables = {name: table_of(params) for name, params in self.server_dict.items() if not self._unusable(name)}
-        # The limit of a call is that of this class.
-        defaults = {"startup_timeout": "5m", "call_timeout": f"{LIMIT + 60:.0f}s"}
-        manager = Manager({"servers": tables, "defaults": defaults})
-        self._manager = await manager.start()
         return manager
 
     def _unusable(self, name: str) -> str | None:
@@ -210,3 +212,7 @@ class ToolManager:
     def _log(self, level: str, step: str, message: str, metadata: Any = None) -> None:
         if self.task_log:
             self.task_log.log_step(level, f"ToolManager | {step}", message, metadata)
+
+
+def _words(error: _errors.ToolcribError) -> str:
+    return ": ".join([error.message, *error.causes])

@@ -48,7 +48,7 @@ class Manager(ManagerCore):
         return self.start()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._host is not None:
+        if self._is_open:
             try:
                 self.shutdown()
             except _errors.HostDied:
@@ -223,7 +223,7 @@ class LlmClient(LlmCore):
 
     def close(self) -> None:
         """Ends requests under way, and lets go of the client."""
-        if self._host is not None:
+        if self._is_open:
             self._begin_close().result()
 
     def __enter__(self) -> LlmClient:
