@@ -125,6 +125,21 @@ class Api(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(toolcrib.ToolcribError):
                 m.tool(in_loop)
 
+    async def test_functions_in_threads(self) -> None:
+        """They run side by side, in threads that are used again."""
+        barrier = threading.Barrier(50)
+
+        def meet(n: int) -> int:
+            barrier.wait(30)
+            return n
+
+        async with toolcrib.Manager(functions={"f": [meet]}) as m:
+            for _ in range(3):
+                results = await asyncio.gather(*[m.call_tool("f", "meet", {"n": n}) for n in range(50)])
+                self.assertEqual([one.text for one in results], [str(n) for n in range(50)])
+            names = [thread.name for thread in threading.enumerate()]
+            self.assertLess(names.count("toolcrib-function"), 100)
+
     async def test_progress_is_told_in_the_loop(self) -> None:
         told: list[Any] = []
 
@@ -334,12 +349,15 @@ class Api(unittest.IsolatedAsyncioTestCase):
                 pickle.dumps(m)
 
     async def test_a_manager_can_be_started_again(self) -> None:
-        m = toolcrib.Manager(CALC)
+        m, kinds = toolcrib.Manager(CALC), list[str]()
         for _ in range(2):
             events = m.events()
+            if not m._on_event:
+                m.on_event(lambda event: kinds.append(event.kind))
             async with m:
                 self.assertEqual((await m.call_tool("calc.evaluate", arguments={"expression": "1"})).text, "1")
             self.assertEqual([event.kind async for event in events], ["starting", "ready", "stopped"])
+        self.assertEqual(kinds, ["starting", "ready", "stopped"] * 2)
 
     def test_missing_program(self) -> None:
         import os

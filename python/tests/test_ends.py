@@ -90,6 +90,17 @@ class Ends(unittest.TestCase):
     def test_object_without_a_reference(self) -> None:
         self.ends("m = sync.Manager(config).start()\nready()\ndel m\nsupport.wait_for('no servers', lambda: not support.living(mark))", 0)
 
+    def test_exit_with_a_function_that_hangs(self) -> None:
+        self.ends(
+            """
+            m = sync.Manager(config, functions={"f": {"hang": lambda: time.sleep(600)}}).start()
+            threading.Thread(target=lambda: m.call_tool("f", "hang"), daemon=True).start()
+            time.sleep(0.3)
+            ready()
+            """,
+            0,
+        )
+
     def test_loop_closed_with_calls_pending(self) -> None:
         self.ends(
             """

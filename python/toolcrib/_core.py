@@ -108,6 +108,7 @@ class ManagerCore(HostObject):
         self._locked = locked
         self._functions = FunctionServers(functions or {})
         self._events: Stream[_types.Event] | None = None
+        self._on_event: list[Callable[[_types.Event], Any]] = []
         self._tools: list[_types.Tool] = []
         #: How the start went.
         self.report = _types.StartReport([], 0.0)
@@ -146,6 +147,13 @@ class ManagerCore(HostObject):
             self._events = Stream(MOST)
         return self._events
 
+    def on_event(self, callback: Callable[[_types.Event], Any]) -> None:
+        """Has ``callback`` called with what happens to servers, as :meth:`events`: in the event loop, or without one in the receiving
+        thread, which it must not block. To be asked for before the start."""
+        if self._host is not None:
+            raise _errors.ToolcribError("events are to be asked for before the manager is started")
+        self._on_event.append(callback)
+
     def tools(self) -> list[_types.Tool]:
         """The tools of all servers, in stable order, as they were at the start or the last :meth:`list_tools`."""
         return list(self._tools)
@@ -162,17 +170,21 @@ class ManagerCore(HostObject):
             "manager": self._name,
             "config": self._read(config),
             "functions": self._functions.described,
-            "events": self._events is not None,
+            "events": self._events is not None or bool(self._on_event),
             "locked": self._locked,
         }
         # The handler must not keep the manager alive.
-        functions, events = self._functions, self._events
+        functions, events, callbacks = self._functions, self._events, list(self._on_event)
 
         def handle(method: str, params: dict[str, Any], reply: Reply | None) -> None:
             if method == "function.call" and reply:
                 functions.call(params, reply)
-            elif method == "manager.event" and events:
-                events.put(_types.event(params["event"]))
+            elif method == "manager.event":
+                happened = _types.event(params["event"])
+                if events:
+                    events.put(happened)
+                for callback in callbacks:
+                    place.tell(callback, happened)
             elif method == "host.died" and events:
                 events.end()
 

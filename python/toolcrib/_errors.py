@@ -8,7 +8,7 @@ from typing import Any
 class ToolcribError(Exception):
     """A failure that toolcrib reports.
 
-    ``str(error)`` has the failure, its causes, and what to do next.
+    ``str(error)`` has the failure, its causes, and what to do next, as the command line shows them.
     """
 
     #: The stable code, such as ``config_invalid``, ``tool_not_found``, ``call_timeout`` or ``session_lost``.
@@ -42,10 +42,10 @@ class ToolcribError(Exception):
         self.causes, self.stderr_tail, self.help = causes or [], stderr_tail or [], help
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  caused by: {cause}" for cause in self.causes)]
-        lines += [f"  stderr: {line}" for line in self.stderr_tail]
+        lines = [self.message, *(f"  | {line}" for line in self.stderr_tail)]
+        lines += [f"  = cause: {cause}" for cause in self.causes]
         if self.help:
-            lines.append(f"  help: {self.help}")
+            lines.append(f"  = help:  {self.help}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,7 +66,8 @@ class StartError(ToolcribError):
         self.failures = failures or []
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(f"- {failure}" for failure in self.failures)])
+        # Causes, stderr and help are those of the first failure.
+        return "\n".join([self.message, *(f"- {failure}" for failure in self.failures)]) if self.failures else super().__str__()
 
 
 class NotFound(ToolcribError):

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
+import queue
 import sys
 import threading
 from concurrent.futures import Future
@@ -51,7 +53,7 @@ class Place:
             pass  # The loop is closed: nobody is there to be told.
 
     def run(self, function: Callable[..., Any], *args: Any, **named: Any) -> Future[Any]:
-        """Runs a coroutine function in the loop, any other function in a thread of its own that holds up no exit."""
+        """Runs a coroutine function in the loop, any other function in a thread that holds up no exit."""
         loop = self._loop if self._loop is not None and self._loop.is_running() else None
         if loop is not None and inspect.iscoroutinefunction(function):
             return asyncio.run_coroutine_threadsafe(function(*args, **named), loop)
@@ -75,8 +77,43 @@ class Place:
             except BaseException as error:
                 future.set_exception(error)
 
-        threading.Thread(target=work, name="toolcrib-function", daemon=True).start()
+        _threads.submit(work)
         return future
+
+
+class _Threads:
+    """Threads for functions. They end with the interpreter, which does not wait for them as for those of an executor."""
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has a thread do it. Only the receiving thread submits."""
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and self._count < self.MOST:
+            self._count += 1
+            threading.Thread(target=self._run, name="toolcrib-function", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            self._idle.release()
+
+
+_threads = _Threads()
+
+
+def _after_fork_in_child() -> None:
+    global _threads
+    _threads = _Threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 async def _awaited(result: Any) -> Any:
