@@ -154,6 +154,16 @@ class Connection(unittest.TestCase):
                     m.call_tool("calc", "evaluate", {"expression": "1"})
             self.assertEqual(m.call_tool("calc", "evaluate", {"expression": "2"}).text, "2")
 
+    def test_a_callback_that_waits_in_the_receiving_thread_is_told(self) -> None:
+        events: list[str] = []
+        with sync.Manager(functions={"f": [length]}) as other:
+            m = sync.Manager(CALC)
+            m.on_event(lambda event: events.append(other.call_tool("f", "length", {"text": "x"}).text))
+            with self.assertLogs("toolcrib", "ERROR") as logs, m:
+                pass
+            self.assertIn("receiving thread", logs.output[0])
+            self.assertEqual((events, other.call_tool("f", "length", {"text": "xy"}).text), ([], "2"))
+
     def test_texts_that_are_no_unicode_are_refused_at_once(self) -> None:
         with sync.Manager(CALC) as m:
             for argument in ["\ud800", float("inf"), object()]:

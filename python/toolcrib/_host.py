@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterator
 
 from . import _errors
 from ._find import find_binary
-from ._outcome import Outcome
+from ._outcome import Outcome, receivers
 
 PROTOCOL = 1
 #: Bytes of a message.
@@ -84,7 +84,9 @@ class Host:
             theirs.close()
         self._program, self._socket = command[0], ours
         _living.add(self)
-        threading.Thread(target=self._receive, name="toolcrib", daemon=True).start()
+        receiver = threading.Thread(target=self._receive, name="toolcrib", daemon=True)
+        receivers.add(receiver)
+        receiver.start()
         threading.Thread(target=self._send_later, name="toolcrib-send", daemon=True).start()
 
     @property
@@ -408,7 +410,7 @@ def _int_or_text(digits: str) -> int | str:
 
 _living: set[Host] = set()
 _shared: Host | None = None
-_shared_lock = threading.Lock()
+_shared_lock = threading.RLock()
 
 
 def host_for(name: str, handler: Handler | None) -> Host:
@@ -427,7 +429,7 @@ def host_for(name: str, handler: Handler | None) -> Host:
 def _after_fork_in_child() -> None:
     """A child that goes on must not keep the host of its parent alive."""
     global _shared, _shared_lock
-    _shared, _shared_lock = None, threading.Lock()
+    _shared, _shared_lock = None, threading.RLock()
     for host in _living:
         # Not `shutdown`, which would end the connection for the parent.
         try:

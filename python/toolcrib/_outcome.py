@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import Any, Callable
 
 _LOG = logging.getLogger("toolcrib")
+
+
+#: Threads that decide outcomes. One that waited for an outcome would wait for ever.
+receivers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Cancelled(Exception):
@@ -55,6 +60,8 @@ class Outcome:
     def result(self, timeout: float | None = None) -> Any:
         """Waits, at most so many seconds."""
         if not self._decided:
+            if threading.current_thread() in receivers:
+                raise RuntimeError("a callback cannot wait for the host in its receiving thread: hand over to another one")
             waiter = threading.Lock()
             waiter.acquire()
             self.add_done_callback(lambda _: waiter.release())
