@@ -45,7 +45,9 @@ class Endpoint:
                     message = {"role": "assistant", "content": None, "tool_calls": [call]}
                 with lock:
                     endpoint.at_once -= 1
-                if "bad" in text:
+                if "gone" in text:
+                    self.answer(404, {"error": {"message": "no such model"}})
+                elif "bad" in text:
                     self.answer(400, {"error": {"message": "no such thing"}})
                 elif "limit" in text and first:
                     self.answer(429, {"error": {"message": "slow down"}})
@@ -125,6 +127,8 @@ class Simulation(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(toolcrib.LlmError):
             await llm.agenerate("bad")
         self.assertEqual(self.endpoint.seen["bad"], 1, "not asked again")
+        with self.assertRaisesRegex(ValueError, "Invalid or unsupported model 'openai/qwen3' for provider 'openai'"):
+            await llm.agenerate("gone")
 
     async def test_stats_have_the_four_names(self) -> None:
         llm = self.llm(enable_caching=True, cache={"size": 10, "ttl": "60s", "sampled": True})

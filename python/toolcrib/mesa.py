@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Literal, Sequence
 
 from . import _errors, _types, sync
 from ._core import LlmCore, ordered
+from ._pending import Pending
 
 __all__ = [
     "ModuleLLM",
@@ -116,8 +117,18 @@ class ModuleLLM:
         response_format: Any = None,
         system_prompt: str | None = None,
     ) -> Any:
-        """Asks the model, and waits for its answer."""
-        return _completion(self._ask(prompt, tool_schema, tool_choice, response_format, system_prompt).result())
+        """Asks the model, and waits for its answer.
+
+        Raises:
+            ValueError: the endpoint has no such model.
+            LlmError: there is no answer, after all retries.
+        """
+        pending = self._ask(prompt, tool_schema, tool_choice, response_format, system_prompt)
+        try:
+            return _completion(pending.result())
+        except _errors.LlmError as error:
+            self._check_model(error)
+            raise
 
     async def agenerate(
         self,
@@ -127,10 +138,26 @@ class ModuleLLM:
         response_format: Any = None,
         system_prompt: str | None = None,
     ) -> Any:
-        """Asks the model. Any number at once."""
-        return _completion(await self._ask(prompt, tool_schema, tool_choice, response_format, system_prompt))
+        """Asks the model. Any number at once. Errors as of :meth:`generate`."""
+        pending = self._ask(prompt, tool_schema, tool_choice, response_format, system_prompt)
+        try:
+            return _completion(await pending)
+        except _errors.LlmError as error:
+            self._check_model(error)
+            raise
 
-    def _ask(self, prompt: Any, tool_schema: Any, tool_choice: str, response_format: Any, system_prompt: Any) -> Any:
+    def _check_model(self, error: _errors.LlmError) -> None:
+        """Raises the error of mesa-llm for a model that is not there."""
+        if ": 404 " in error.message:
+            raise ValueError(
+                f"Invalid or unsupported model '{self.llm_model}' for provider '{self.llm_model.partition('/')[0]}'. Details: "
+                f"{error.message}. Please verify the model name and provider prefix, and if you are using a custom endpoint set "
+                f"the correct api_base (current: {self.api_base})."
+            ) from error
+
+    def _ask(
+        self, prompt: Any, tool_schema: Any, tool_choice: str, response_format: Any, system_prompt: Any
+    ) -> Pending[_types.ChatAnswer]:
         options: dict[str, Any] = {}
         if tool_schema:
             options = {"tools": tool_schema, "tool_choice": tool_choice}
