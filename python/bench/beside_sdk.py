@@ -17,10 +17,11 @@ import statistics
 import subprocess
 import sys
 import time
-import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Awaitable, Callable
+
+import tomllib
 
 #: Calls one after the other, and rounds of 64 at once.
 ALONE, ROUNDS, AT_ONCE = 300, 10, 64

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import toolcrib
 from support import living, new_mark, servers, wait_for
+
+import toolcrib
 from toolcrib import sync
 from toolcrib._functions import described
 from toolcrib._stream import Stream
@@ -117,7 +118,7 @@ class Api(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(tool.description, "Says where.")
             properties = tool.input_schema["properties"]
             self.assertEqual(properties["many"]["description"], "numbers of all kinds")
-            self.assertEqual(properties["color"], {"enum": ["red"]})
+            self.assertEqual(properties["color"], {"type": "string", "enum": ["red"]})
             self.assertEqual(properties["point"]["required"], ["x"])
             self.assertEqual(tool.input_schema["required"], ["point", "color", "many"])
             with self.assertRaises(toolcrib.ArgumentsInvalid):
@@ -239,7 +240,9 @@ class Api(unittest.IsolatedAsyncioTestCase):
             answer = await llm.chat("hello", on_delta=pieces.append)
             self.assertEqual((answer.content, answer.message["role"]), ("you said hello", "assistant"))
             outcomes = await llm.generate_batch(["x", [{"role": "user", "content": "y"}]])
-            self.assertEqual([one.content for one in outcomes if isinstance(one, toolcrib.ChatAnswer)], ["you said x", "you said y"])
+            self.assertEqual(
+                [one.content for one in outcomes if isinstance(one, toolcrib.ChatAnswer)], ["you said x", "you said y"]
+            )
             self.assertEqual((await llm.stats())["request_count"], 3)
             stream = llm.stream("hello")
             self.assertEqual("".join([delta.text or "" async for delta in stream]), "you said hello")
@@ -341,7 +344,7 @@ class Api(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(properties["query"], {"type": "string", "description": "words"})
         self.assertEqual(properties["kinds"], {"type": "array", "items": {"type": "string"}})
         self.assertEqual(properties["most"]["anyOf"], [{"type": "integer"}, {"type": "null"}])
-        self.assertEqual(properties["order"], {"enum": ["a", "b"], "default": "a"})
+        self.assertEqual(properties["order"], {"type": "string", "enum": ["a", "b"], "default": "a"})
 
     def test_objects_stay_in_their_process(self) -> None:
         with sync.Manager(CALC) as m:

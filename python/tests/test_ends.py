@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import unittest
 
-from support import Program, living, wait_for
+from support import Program
 
 #: Eight servers and eight calls in flight, in a loop.
 IN_LOOP = """
@@ -88,7 +87,10 @@ class Ends(unittest.TestCase):
         self.ends(IN_THREADS % "pass", 0)
 
     def test_object_without_a_reference(self) -> None:
-        self.ends("m = sync.Manager(config).start()\nready()\ndel m\nsupport.wait_for('no servers', lambda: not support.living(mark))", 0)
+        self.ends(
+            "m = sync.Manager(config).start()\nready()\ndel m\nsupport.wait_for('no servers', lambda: not support.living(mark))",
+            0,
+        )
 
     def test_exit_with_a_function_that_hangs(self) -> None:
         self.ends(
@@ -145,7 +147,9 @@ class Ends(unittest.TestCase):
 
     def test_fork_of_the_c_library(self) -> None:
         """A fork that Python does not know of holds a copy of the socket; the end of its parent counts."""
-        self.lives_on(f"import ctypes\npid = ctypes.CDLL(None).fork()\nif pid == 0:\n    {QUIET}\n    time.sleep(300)\n    os._exit(0)")
+        self.lives_on(
+            f"import ctypes\npid = ctypes.CDLL(None).fork()\nif pid == 0:\n    {QUIET}\n    time.sleep(300)\n    os._exit(0)"
+        )
 
     def test_forked_child_gets_an_error(self) -> None:
         self.ends(

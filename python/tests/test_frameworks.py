@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import textwrap
 import unittest
 import urllib.request
 from pathlib import Path
 
-from support import DEADLINE, ROOT, VARIABLE, living, new_mark, wait_for
+from support import DEADLINE, ROOT, living, new_mark, wait_for
 
 HEAD = """
 import asyncio, json, os, sys
@@ -333,7 +333,7 @@ def app(environ, start_response):
             master = subprocess.Popen([*command, f"127.0.0.1:{port}", "app:app"], cwd=self.folder, stderr=log)
             try:
                 url, workers = f"http://127.0.0.1:{port}/", set()
-                wait_for("gunicorn", lambda: _answers(url))
+                wait_for("gunicorn", functools.partial(_answers, url))
                 for _ in range(24):
                     with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
                         text, pid = answer.read().decode().split()

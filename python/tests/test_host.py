@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import toolcrib
 from support import Program
+
+import toolcrib
 from toolcrib import _host, sync
 
 CALC: dict[str, Any] = {"servers": {"calc": {"builtin": "calc"}}}
@@ -203,7 +204,12 @@ class Programs(unittest.TestCase):
     def test_that_speaks_something_else(self) -> None:
         self.fails('#!/bin/sh\neval "echo good morning >&$3"\n', "is no host")
         hello = '{"jsonrpc":"2.0","method":"hello","params":{"protocol":99,"version":"9"}}'
-        self.fails(f"#!/bin/sh\neval \"printf '%s\\\\n' '{hello}' >&$3\"\n".replace('"', '\\"').replace('eval \\"', 'eval "').replace('$3\\"', '$3"'), "another protocol")
+        self.fails(
+            f"#!/bin/sh\neval \"printf '%s\\\\n' '{hello}' >&$3\"\n".replace('"', '\\"')
+            .replace('eval \\"', 'eval "')
+            .replace('$3\\"', '$3"'),
+            "another protocol",
+        )
 
     def test_that_says_nothing(self) -> None:
         with mock.patch.object(_host, "HELLO", 1):

@@ -53,7 +53,15 @@ class Endpoint:
                     self.answer(429, {"error": {"message": "slow down"}})
                 else:
                     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-                    self.answer(200, {"id": "x", "model": body["model"], "choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": usage})
+                    self.answer(
+                        200,
+                        {
+                            "id": "x",
+                            "model": body["model"],
+                            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                            "usage": usage,
+                        },
+                    )
 
             def answer(self, status: int, body: dict[str, Any]) -> None:
                 data = json.dumps(body).encode()

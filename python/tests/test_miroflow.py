@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from support import living, new_mark, wait_for
+
 from toolcrib import miroflow
 from toolcrib.miroflow import ToolManager
 

@@ -15,9 +15,10 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-import toolcrib
 from support import ROOT
 from test_mesa import Endpoint
+
+import toolcrib
 
 TASKS = '{"id": "a", "input": "What is 6*7?"}\n{"id": "b", "input": "And 7*7?"}\n'
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import toolcrib
 from support import ROOT, Program, wait_for
+
+import toolcrib
 
 CONFIG = ROOT / "tests" / "servers" / "servers.toml"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator
 
-from ._core import HostObject, ManagerCore
+from ._core import ManagerCore
+from ._object import HostObject
 from ._pending import Pending
 from ._stream import Stream
 

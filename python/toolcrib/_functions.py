@@ -50,7 +50,7 @@ def schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         described = described or next((word.description for word in of[1:] if hasattr(word, "description")), None)
         return {**schema, "description": described} if described else schema
     if origin is typing.Literal:
-        return {"enum": list(of)}
+        return _enum(of)
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [schema_of(one, defs) for one in of]}
     if origin is tuple and of and of[-1] is not ...:
@@ -60,13 +60,21 @@ def schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if _is(origin, Iterable):
         return {"type": "array", "items": schema_of(of[0], defs)}
     if _is(kind, enum.Enum):
-        return {"enum": [member.value for member in kind]}
+        return _enum(member.value for member in kind)
     if hasattr(kind, "model_json_schema"):
         schema = dict(kind.model_json_schema())
         defs.update(schema.pop("$defs", {}))
         return schema
     members = _members(kind)
     return _object(members, defs) if members is not None else {}
+
+
+def _enum(values: Iterable[Any]) -> dict[str, Any]:
+    values = list(values)
+    # Some providers want the type, too.
+    kinds = {type(value) for value in values}
+    words = next((schema for simple, schema in _SIMPLE if kinds == {simple}), {})
+    return {**words, "enum": values}
 
 
 def _members(kind: Any) -> dict[str, tuple[Any, bool]] | None:
@@ -122,7 +130,7 @@ def value_of(kind: Any, value: Any) -> Any:
         outer = origin or kind
         if of and of[-1] is not ...:
             kinds = of if outer is tuple else of * len(value)
-            value = [value_of(one, item) for one, item in zip(kinds, value)]
+            value = [value_of(one, item) for one, item in zip(kinds, value, strict=False)]
         elif of:
             value = [value_of(of[0], item) for item in value]
         if outer in (tuple, set, frozenset):
@@ -184,9 +192,12 @@ _SECTION = re.compile(r"^(Args|Arguments|Parameters|Params|Returns?|Raises|Yield
 
 def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     """The description, and what is said of each parameter: under ``Args:``, or as ``:param NAME:``."""
-    words = {one[1]: " ".join(one[2].split()) for one in re.finditer(r"^:param (?:\w+ )?(\w+): ((?:.+\n?)(?:[ \t]+.+\n?)*)", text, re.MULTILINE)}
+    words = {
+        one[1]: " ".join(one[2].split())
+        for one in re.finditer(r"^:param (?:\w+ )?(\w+): ((?:.+\n?)(?:[ \t]+.+\n?)*)", text, re.MULTILINE)
+    }
     parts = _SECTION.split(text)
-    for title, body in zip(parts[1::2], parts[2::2]):
+    for title, body in zip(parts[1::2], parts[2::2], strict=True):
         if title in ("Args", "Arguments", "Parameters", "Params"):
             lines = inspect.cleandoc("\n" + body)
             for one in re.finditer(r"^\*{0,2}(\w+)(?: ?\([^)]*\))?: ?((?:.+\n?)(?:[ \t]+.+\n?)*)", lines, re.MULTILINE):

@@ -10,19 +10,10 @@ from typing import Any, Callable, Generator, Iterable, Mapping, Sequence
 from . import _errors, _types
 from ._channel import mcp_session
 from ._config import Config
-from ._core import (
-    AgentCore,
-    ChatOutcome,
-    LlmCore,
-    ManagerCore,
-    Progress,
-    RunCore,
-    Scorer,
-    Tasks,
-    ordered,
-    run_of_config,
-)
+from ._core import ManagerCore, Progress
+from ._models import ChatOutcome, LlmCore, ordered
 from ._place import Place
+from ._runs import AgentCore, RunCore, Scorer, Tasks, run_of_config
 from ._stream import Stream
 
 
@@ -302,9 +293,7 @@ class LlmClient(LlmCore):
         await done
         return ordered(outcomes)
 
-    def stream_batch(
-        self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> Stream[tuple[int, ChatOutcome]]:
+    def stream_batch(self, requests: Iterable[Any], *, timeout: float | None = None) -> Stream[tuple[int, ChatOutcome]]:
         """Asks all requests at once; each outcome with the index of its request as soon as it is there."""
         return self._begin_batch(requests, timeout)[0]
 

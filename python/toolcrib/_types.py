@@ -143,9 +143,7 @@ class StopReport:
 
 def stop_report(raw: dict[str, Any]) -> StopReport:
     report = raw["report"]
-    rows = [
-        ServerStop(row["server"], row["pid"], row["outcome"], row["ms"] / 1000, row) for row in report["servers"]
-    ]
+    rows = [ServerStop(row["server"], row["pid"], row["outcome"], row["ms"] / 1000, row) for row in report["servers"]]
     return StopReport(rows, report["survivors"], report["wall_ms"] / 1000)
 
 
@@ -258,8 +256,16 @@ class ChatAnswer:
 
 def chat_answer(raw: dict[str, Any]) -> ChatAnswer:
     return ChatAnswer(
-        raw["content"], raw["tool_calls"], raw["message"], raw.get("finish"), raw["usage"], raw["model"],
-        raw["cached"], len(raw["attempts"]), raw.get("cost_usd"), raw,
+        raw["content"],
+        raw["tool_calls"],
+        raw["message"],
+        raw.get("finish"),
+        raw["usage"],
+        raw["model"],
+        raw["cached"],
+        len(raw["attempts"]),
+        raw.get("cost_usd"),
+        raw,
     )
 
 
@@ -284,8 +290,15 @@ class TaskReport:
 
 def task_report(raw: dict[str, Any]) -> TaskReport:
     return TaskReport(
-        raw["task"], raw["status"], raw.get("answer"), raw.get("score"), raw.get("error"), raw.get("transcript") or [],
-        raw["turns"], raw["tool_calls"], raw,
+        raw["task"],
+        raw["status"],
+        raw.get("answer"),
+        raw.get("score"),
+        raw.get("error"),
+        raw.get("transcript") or [],
+        raw["turns"],
+        raw["tool_calls"],
+        raw,
     )
 
 
@@ -308,9 +321,7 @@ class RunSummary:
 
 
 def run_summary(raw: dict[str, Any]) -> RunSummary:
-    return RunSummary(
-        raw["run"], raw["folder"], raw["totals"], raw["end"], raw["init_ms"] / 1000, raw["wall_ms"] / 1000, raw
-    )
+    return RunSummary(raw["run"], raw["folder"], raw["totals"], raw["end"], raw["init_ms"] / 1000, raw["wall_ms"] / 1000, raw)
 
 
 @dataclass(frozen=True)

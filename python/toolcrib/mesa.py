@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Iterable, Literal, Sequence
 
 from . import _errors, _types, sync
-from ._core import LlmCore, ordered
+from ._models import LlmCore, ordered
 from ._pending import Pending
 
 __all__ = [
@@ -78,9 +78,7 @@ class ModuleLLM:
     ) -> None:
         provider, slash, name = llm_model.partition("/")
         if not slash:
-            raise ValueError(
-                f"Invalid model format '{llm_model}'. Expected '{{provider}}/{{model}}', e.g. 'openai/gpt-4o'."
-            )
+            raise ValueError(f"Invalid model format '{llm_model}'. Expected '{{provider}}/{{model}}', e.g. 'openai/gpt-4o'.")
         provider = provider.upper()
         if provider in _LOCAL:
             if api_base is None:
@@ -165,9 +163,7 @@ class ModuleLLM:
             options["extra_body"] = {"response_format": _form(response_format)}
         return self._llm._begin_chat(self._build_messages(prompt, system_prompt), None, None, options)
 
-    def _build_messages(
-        self, prompt: str | list[str] | None = None, system_prompt: str | None = None
-    ) -> list[dict[str, Any]]:
+    def _build_messages(self, prompt: str | list[str] | None = None, system_prompt: str | None = None) -> list[dict[str, Any]]:
         system = system_prompt if system_prompt is not None else self.system_prompt
         messages = [{"role": "system", "content": system or ""}]
         if isinstance(prompt, str):
@@ -327,7 +323,7 @@ class _Step:
                 self._errors[index] = error
 
     def decide(self, outcomes: Sequence[Any]) -> None:
-        for index, outcome in zip(self._waiting, outcomes):
+        for index, outcome in zip(self._waiting, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self._errors[index] = outcome
             else:

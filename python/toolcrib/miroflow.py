@@ -25,9 +25,7 @@ BROWSER = "playwright"
 #: Tools that read pages, and the pages of which they must not give the text.
 _READERS = ("scrape", "scrape_website")
 _DATASETS = ("huggingface.co/datasets", "huggingface.co/spaces")
-_NO_DATASET = (
-    "You are trying to scrape a Hugging Face dataset for answers, please do not use the scrape tool for this purpose."
-)
+_NO_DATASET = "You are trying to scrape a Hugging Face dataset for answers, please do not use the scrape tool for this purpose."
 
 
 class ToolManager:
@@ -66,7 +64,7 @@ class ToolManager:
         server that failed are ``[{"error": "Unable to fetch tools: ..."}]``."""
         names = list(self.server_dict)
         outcomes = await asyncio.gather(*(self._ready(name) for name in names))
-        errors = {name: outcome for name, outcome in zip(names, outcomes) if isinstance(outcome, str)}
+        errors = {name: outcome for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, str)}
         tools = await self._manager.list_tools() if self._manager and len(errors) < len(names) else []
         return [self._entry(config["name"], errors, tools) for config in self.server_configs]
 

@@ -14,19 +14,10 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from . import _errors, _types
 from ._config import Config
-from ._core import (
-    AgentCore,
-    ChatOutcome,
-    LlmCore,
-    ManagerCore,
-    Progress,
-    RunCore,
-    Scorer,
-    Tasks,
-    ordered,
-    run_of_config,
-)
+from ._core import ManagerCore, Progress
+from ._models import ChatOutcome, LlmCore, ordered
 from ._place import Place
+from ._runs import AgentCore, RunCore, Scorer, Tasks, run_of_config
 from ._stream import Stream
 
 __all__ = ["Agent", "ChatStream", "LlmClient", "Manager", "Run", "run"]
@@ -131,9 +122,7 @@ class Manager(ManagerCore):
 class Agent(AgentCore):
     """Carries out tasks."""
 
-    def run(
-        self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None
-    ) -> _types.TaskReport:
+    def run(self, task: str | Mapping[str, Any], *, target: Any = None, timeout: float | None = None) -> _types.TaskReport:
         """Carries out a question or a task. Every failure is in the report."""
         return self._begin(task, target, timeout).result()
 
@@ -211,9 +200,7 @@ class LlmClient(LlmCore):
         done.result()
         return ordered(outcomes)
 
-    def stream_batch(
-        self, requests: Iterable[Any], *, timeout: float | None = None
-    ) -> Stream[tuple[int, ChatOutcome]]:
+    def stream_batch(self, requests: Iterable[Any], *, timeout: float | None = None) -> Stream[tuple[int, ChatOutcome]]:
         """Asks all requests at once; each outcome with the index of its request as soon as it is there."""
         return self._begin_batch(requests, timeout)[0]
 

@@ -1,0 +1,69 @@
+"""Objects at the host, each with a name there."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, Callable, Mapping
+
+from . import _errors
+from ._host import Handler, Host, host_for
+
+_NUMBERS = itertools.count(1)
+
+
+def ms(seconds: float | None) -> float | None:
+    """Milliseconds, as the host takes times."""
+    return None if seconds is None else seconds * 1000
+
+
+def without_none(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that are given."""
+    return {key: value for key, value in params.items() if value is not None}
+
+
+class HostObject:
+    """An object at the host, with a name there. It is dropped when it is garbage-collected."""
+
+    def __init__(self, kind: str) -> None:
+        self._name = f"{kind}{next(_NUMBERS)}"
+        self._host: Host | None = None
+        self._release: Callable[[], Any] | None = None
+
+    def _open(self, handler: Handler | None) -> Host:
+        self._host = host = host_for(self._name, handler)
+        release = weakref.finalize(self, _drop, host, self._name)
+        # At the exit of the interpreter nothing is to be done: the end of the process closes the socket.
+        release.atexit = False
+        self._release = release
+        return host
+
+    def _opened(self) -> Host:
+        if self._host is None:
+            raise _errors.ToolcribError(f"the {type(self).__name__} is not started, or is closed", code="closed")
+        return self._host
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether it is there to be closed: a forked child leaves it to its parent."""
+        return self._host is not None and self._host.is_ours
+
+    def _close(self) -> None:
+        self._host = None
+        if self._release:
+            self._release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"cannot pickle a {type(self).__name__}: it belongs to its process, and another one has to make its own"
+        )
+
+
+def _drop(host: Host, name: str) -> None:
+    host.notify("drop", {"name": name})
+    host.remove(name)
+
+
+def same(value: Any) -> Any:
+    """The value as it came."""
+    return value
