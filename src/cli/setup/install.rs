@@ -287,7 +287,7 @@ fn program() -> Result<PathBuf, Error> {
 /// an entry has to name the runner.
 fn runner(program: &Path) -> Option<(&'static str, Vec<String>)> {
     let package = || format!("toolcrib@{}", env!("CARGO_PKG_VERSION"));
-    let mut folders = program.components().map(|part| part.as_os_str());
+    let mut folders = program.components().map(std::path::Component::as_os_str);
     folders.find_map(|folder| match folder.to_str()? {
         "_npx" => Some(("npx", vec!["-y".to_owned(), package()])),
         // The folders of uv's cache, wherever that is, but for the format's number.
