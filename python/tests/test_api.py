@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from support import living, new_mark, servers, wait_for
+from support import VARIABLE, living, new_mark, servers, wait_for
 
 import toolcrib
 from toolcrib import sync
@@ -350,6 +350,18 @@ class Api(unittest.IsolatedAsyncioTestCase):
         with sync.Manager(CALC) as m:
             with self.assertRaisesRegex(TypeError, "cannot pickle a Manager"):
                 pickle.dumps(m)
+
+    async def test_a_start_that_is_cancelled_leaves_nothing(self) -> None:
+        mark = new_mark()
+        slow = {"command": sys.executable, "args": ["-c", "import time; time.sleep(600)"], "env": {VARIABLE: mark}}
+        m = toolcrib.Manager({"servers": {"slow": slow}})
+        for _ in range(3):
+            start = asyncio.ensure_future(m.start())
+            await asyncio.to_thread(wait_for, "the server", lambda: bool(living(mark)))
+            start.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await start
+        await asyncio.to_thread(wait_for, "the end of the servers", lambda: not living(mark))
 
     async def test_a_manager_can_be_started_again(self) -> None:
         m, kinds = toolcrib.Manager(CALC), list[str]()

@@ -100,6 +100,8 @@ class ManagerCore(HostObject):
     def _begin_start(self, place: Place) -> Pending[None]:
         if self._host is not None:
             raise _errors.ToolcribError("the manager is started already")
+        # The host may still be busy with the end of an earlier start.
+        self._take_name()
         self._functions.run_in(place)
         config = self._config
         if config is None and self._needs_file and self._functions.described:

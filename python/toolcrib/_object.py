@@ -26,9 +26,14 @@ class HostObject:
     """An object at the host, with a name there. It is dropped when it is garbage-collected."""
 
     def __init__(self, kind: str) -> None:
-        self._name = f"{kind}{next(_NUMBERS)}"
+        self._kind = kind
+        self._take_name()
         self._host: Host | None = None
         self._release: Callable[[], Any] | None = None
+
+    def _take_name(self) -> None:
+        """Takes a name that no object had before it."""
+        self._name = f"{self._kind}{next(_NUMBERS)}"
 
     def _open(self, handler: Handler | None) -> Host:
         self._host = host = host_for(self._name, handler)
