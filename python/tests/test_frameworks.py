@@ -109,6 +109,26 @@ class Frameworks(Venv):
             """,
         )
 
+    def test_scopes_that_are_cancelled(self) -> None:
+        """A cancelled scope of trio or anyio cancels the end of the block, too: the servers are killed."""
+        code = """
+            import anyio, trio
+            sys.path.insert(0, os.environ["TESTS"])
+            import support
+            async def main(mark):
+                with anyio.move_on_after(2) as scope:
+                    async with toolcrib.Manager(support.servers(mark, 2)) as m:
+                        await m.call_tool("s0", "hang")
+                assert scope.cancelled_caught
+                assert not m._is_open
+                with anyio.move_on_after(30):
+                    while support.living(mark): await anyio.sleep(0.05)
+                assert not support.living(mark)
+            for backend in ["asyncio", "trio"]:
+                anyio.run(main, support.new_mark(), backend=backend)
+            """
+        self.passes("mcp-1", code)
+
     def test_langchain(self) -> None:
         self.passes(
             "mcp-1",
