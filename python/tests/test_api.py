@@ -223,6 +223,22 @@ class Api(unittest.IsolatedAsyncioTestCase):
         kinds = {event.kind async for event in events}
         self.assertLessEqual({"ready", "restarted", "stopped"}, kinds)
 
+    async def test_forms_of_configurations(self) -> None:
+        mark = new_mark()
+        table = servers(mark, 1)["servers"]["s0"]
+        params = type("P", (), table)()
+        forms: list[tuple[Any, list[str]]] = [
+            ({"mcpServers": {"a": {key: table[key] for key in ("command", "args", "env")}}}, ["a"]),
+            ({"b": params}, ["b"]),
+            ([params, params], ["server1", "server2"]),
+        ]
+        (self.folder / "servers.toml").write_text('[servers.file]\nbuiltin = "calc"\n')
+        forms += [(self.folder / "servers.toml", ["file"]), (str(self.folder), ["file"])]
+        for config, names in forms:
+            async with toolcrib.Manager(config) as m:
+                self.assertEqual([row.name for row in m.report.servers], names)
+                self.assertEqual(m.report.failures, {})
+
     async def test_failed_starts(self) -> None:
         with self.assertRaises(toolcrib.ConfigError) as caught:
             await toolcrib.Manager({"servers": {"x": {"comand": "y"}}}).start()

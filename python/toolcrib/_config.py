@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Mapping, Union
+from typing import Any, Iterable, Mapping, Sequence, TypeGuard, Union
 
-#: The path of a ``servers.toml``, or its tables and keys as a mapping. ``None``: found as the command line finds it.
-Config = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
+#: The path of a ``servers.toml``; or its tables and keys as a mapping; or ``StdioServerParameters`` of the MCP SDK, in a list or by their
+#: names. ``None``: found as the command line finds it.
+Config = Union[None, str, "os.PathLike[str]", Mapping[str, Any], Sequence[Any]]
 #: Servers by name: ``StdioServerParameters`` of the MCP SDK, a table of ``servers.toml``, or an address. In a list they are ``server1``, ….
 Servers = Union[Mapping[str, Any], Iterable[Any]]
 
@@ -23,6 +24,10 @@ def config_params(
 ) -> dict[str, Any]:
     """The member ``config`` of a request (docs/host.md)."""
     params: dict[str, Any] = {"env": environment(env), "folder": os.path.abspath(cwd or os.getcwd())}
+    if _are_servers(config):
+        if servers is not None:
+            raise TypeError("the servers are either `config` or `servers`")
+        config, servers = None, config
     if servers is not None:
         if not isinstance(servers, Mapping):
             servers = {f"server{number}": value for number, value in enumerate(servers, 1)}
@@ -32,12 +37,20 @@ def config_params(
         config = {**(config or {}), "servers": tables}
     if isinstance(config, Mapping):
         params["document"] = {key: value for key, value in config.items() if value is not None}
+    elif isinstance(config, (str, os.PathLike)):
+        params["file"] = os.path.abspath(os.path.join(params["folder"], os.fspath(config)))
     else:
-        params["file"] = None if config is None else os.path.abspath(os.path.join(params["folder"], os.fspath(config)))
+        params["file"] = None
     if profile is not None:
         params["profile"] = profile
     params["set"], params["servers"] = list(set), list(only or ())
     return params
+
+
+def _are_servers(config: Config) -> TypeGuard[Mapping[str, Any] | Sequence[Any]]:
+    if isinstance(config, Mapping):
+        return bool(config) and all(hasattr(value, "command") for value in config.values())
+    return config is not None and not isinstance(config, (str, os.PathLike))
 
 
 def server(value: Any) -> dict[str, Any]:

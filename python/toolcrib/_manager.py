@@ -25,7 +25,8 @@ class Manager(ManagerCore):
 
     Args:
         config: the path of a ``servers.toml``, or its tables and keys as a mapping (``{"servers": {...}}``, or ``{"mcpServers":
-            {...}}`` as other clients have it). ``None``: found as the command line finds it.
+            {...}}`` as other clients have it), or ``StdioServerParameters`` of the MCP SDK, in a list or by their names. ``None``: found
+            as the command line finds it.
         servers: more servers by name: ``StdioServerParameters`` of the MCP SDK, tables of ``servers.toml``, or addresses.
         functions: functions of this program as tools, by the name of their server: ``{"math": [add, multiply]}``.
         only: names or patterns of the servers that are wanted.
