@@ -94,7 +94,8 @@ class Program:
         text = textwrap.dedent(self.HEAD) + textwrap.dedent(body)
         paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-c", text, self.mark, *arguments]
+        # Python 3.12 and newer warn of every fork of a program with threads.
+        command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", text, self.mark, *arguments]
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
