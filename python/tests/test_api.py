@@ -6,6 +6,7 @@ import asyncio
 import enum
 import gc
 import json
+import os
 import pickle
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import unittest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unittest import mock
 
 from support import VARIABLE, living, new_mark, servers, wait_for
 
@@ -391,12 +393,7 @@ class Api(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(kinds, ["starting", "ready", "stopped"] * 2)
 
     def test_missing_program(self) -> None:
-        import os
-
-        before = dict(os.environ)
-        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(before)))
-        os.environ["TOOLCRIB_BINARY"] = sys.executable
-        with self.assertRaises(toolcrib.HostDied):
+        with mock.patch.dict(os.environ, {"TOOLCRIB_BINARY": sys.executable}), self.assertRaises(toolcrib.HostDied):
             sync.Manager(CALC).start()
 
 

@@ -71,7 +71,7 @@ class Contract(unittest.IsolatedAsyncioTestCase):
         env = {"TOOLCRIB_TEST_MARK": self.mark}
         params = SimpleNamespace(command=sys.executable, args=["-c", SERVER], env=env)
         broken = SimpleNamespace(command="/does/not/exist", args=[], env=None)
-        configs = [
+        configs: list[dict[str, Any]] = [
             {"name": "a", "params": params},
             {"name": "broken", "params": broken},
             {"name": "odd", "params": 7},

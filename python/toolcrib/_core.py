@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Function)
 T = TypeVar("T")
 
 #: Told of a call: ``progress(done, total, message)``.
-Progress = Callable[[float, "float | None", "str | None"], None]
+Progress = Callable[[float, "float | None", "str | None"], Any]
 
 
 class ManagerCore(HostObject):

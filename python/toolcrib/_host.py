@@ -216,8 +216,9 @@ class Host:
         except _errors.ToolcribError as error:
             self._process.kill()
             self._ended(error)
-        except OSError as error:
-            self._ended(_errors.HostDied(f"the host is lost: {error}", code="host_died"))
+        except Exception as error:
+            # Whatever it is: those who wait must hear of it.
+            self._ended(_errors.HostDied(f"the host is lost: {error!r}", code="host_died"))
 
     def _lines(self) -> Iterator[bytes]:
         parts: list[bytes] = []

@@ -143,7 +143,7 @@ class Manager(ManagerCore):
         base_url: str | None = None,
         model: str | None = None,
         tools: Sequence[str] | None = None,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_event: Callable[[dict[str, Any]], Any] | None = None,
         **settings: Any,
     ) -> Agent:
         """An agent on these servers.
@@ -261,7 +261,7 @@ class LlmClient(LlmCore):
         messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
         *,
         timeout: float | None = None,
-        on_delta: Callable[[_types.Delta], None] | None = None,
+        on_delta: Callable[[_types.Delta], Any] | None = None,
         **options: Any,
     ) -> _types.ChatAnswer:
         """Asks the model.

@@ -72,7 +72,7 @@ class LlmCore(HostObject):
         self,
         messages: Any,
         timeout: float | None,
-        on_delta: Callable[[_types.Delta], None] | None,
+        on_delta: Callable[[_types.Delta], Any] | None,
         options: dict[str, Any],
     ) -> Pending[_types.ChatAnswer]:
         place = Place.of_caller() if on_delta else None

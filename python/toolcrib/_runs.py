@@ -31,7 +31,7 @@ class AgentCore:
         manager: ManagerCore,
         llm: LlmCore | None,
         tools: Sequence[str] | None,
-        on_event: Callable[[dict[str, Any]], None] | None,
+        on_event: Callable[[dict[str, Any]], Any] | None,
         settings: Mapping[str, Any],
     ) -> None:
         self._manager, self._llm = manager, llm

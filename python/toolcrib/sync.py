@@ -103,7 +103,7 @@ class Manager(ManagerCore):
         base_url: str | None = None,
         model: str | None = None,
         tools: Sequence[str] | None = None,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_event: Callable[[dict[str, Any]], Any] | None = None,
         **settings: Any,
     ) -> Agent:
         """An agent on these servers, as :meth:`toolcrib.Manager.agent`. ``on_event`` is called in the receiving thread: it must not block."""
@@ -178,7 +178,7 @@ class LlmClient(LlmCore):
         messages: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
         *,
         timeout: float | None = None,
-        on_delta: Callable[[_types.Delta], None] | None = None,
+        on_delta: Callable[[_types.Delta], Any] | None = None,
         **options: Any,
     ) -> _types.ChatAnswer:
         """Asks the model, as :meth:`toolcrib.LlmClient.chat`. ``on_delta`` is called in the receiving thread: it must not block."""
