@@ -26,6 +26,8 @@ for name in mcp-1 mcp-2 mesa; do
   "$python" -m venv "$venv" || die "$python could not make the virtual environment"
   "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile --no-deps -r "requirements-$name.txt" ||
     die "pip could not install requirements-$name.txt (see above)"
+  "$venv/bin/python" -m pip --disable-pip-version-check check >/dev/null ||
+    die "requirements-$name.txt is not a closed set; run $venv/bin/pip check"
   echo "$want" >"$venv/.stamp"
 done
 say "ready"
