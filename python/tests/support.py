@@ -81,6 +81,8 @@ class Program:
     HEAD = """
         import asyncio, os, signal, subprocess, sys, threading, time
         import support, toolcrib
+        # A job in the background of a script has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         from toolcrib import sync
         mark = sys.argv[1]
         config = support.servers(mark, 8)
