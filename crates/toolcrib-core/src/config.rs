@@ -65,12 +65,13 @@ pub use self::{
     secrets::{origin_of, secret_name},
     values::rules::Look,
 };
-pub use check::files::OwnFiles;
-pub use env::{Env, INHERITED};
-pub use file::import::{ClientEntry, McpClient, import_toml};
 #[doc(hidden)]
-pub use file::import::{files_of_clients, plain::without_secrets};
+pub use check::files::OwnFiles;
+pub use env::Env;
+#[doc(hidden)]
+pub use file::import::{ClientEntry, McpClient, files_of_clients, import_toml, plain::without_secrets};
 pub use file::overrides::ConfigOverrides;
+#[doc(hidden)]
 pub use file::raw::BUILTINS;
 pub use secrets::Secrets;
 pub use toolcrib_guard::{Guard, ResourceLimits, Sandbox, StopGrace};
@@ -80,8 +81,10 @@ pub use values::gateway::*;
 pub use values::http::{HttpConfig, HttpVersion};
 pub use values::jobs::StartJobs;
 pub use values::judge::JudgeConfig;
+#[doc(hidden)]
 pub use values::model_flags::{AskedModel, ModelFlags};
 pub use values::models::{Order, Strategy};
+#[doc(hidden)]
 pub use values::named::NamedTools;
 pub use values::oauth::{OauthConfig, OauthGrant};
 pub use values::pattern::NamePattern;
@@ -159,6 +162,7 @@ pub struct Config {
     pub profiles: Vec<String>,
     /// Rules that name tools, to be held against those that there are:
     /// `Toolbox::unused_rules`.
+    #[doc(hidden)]
     pub named: NamedTools,
     /// Secret values to hide in everything that is printed or written.
     pub secrets: Secrets,
